@@ -30,6 +30,7 @@ use tidings_browser::process::sandbox;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cmd, Parsed, server_config};
+use crate::commands::completions::names;
 use crate::process::service::StartContext;
 use crate::process::{descriptors, logging, privileges};
 use crate::terminal::failure::Failure;
@@ -49,6 +50,9 @@ fn main() -> ExitCode {
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .expect("no provider is installed before the first line of main()");
+    if args.next_if(|word| word == names::COMMAND).is_some() {
+        return print_names(&args.next().unwrap_or_default().to_string_lossy());
+    }
     let Err(failure) = cli::parse(env::args_os()).and_then(run) else {
         return ExitCode::SUCCESS;
     };
@@ -62,13 +66,30 @@ fn main() -> ExitCode {
     failure.code()
 }
 
+/// Prints the names that may stand at the end of a line of a shell. Errors are left out: they would
+/// appear within the line.
+fn print_names(line: &str) -> ExitCode {
+    if let Ok(runtime) = Builder::new_current_thread().enable_all().build() {
+        let names = runtime.block_on(cli::names_for(line));
+        let lines: String = names.into_iter().flat_map(|name| [name, "\n".to_owned()]).collect();
+        let _ = output::print_text(&lines);
+        runtime.shutdown_timeout(BLOCKING_CALLS_MAX);
+    }
+    ExitCode::SUCCESS
+}
+
 fn run(parsed: Parsed) -> Result<(), Failure> {
     let Parsed { common, cmd, .. } = &parsed;
-    if let Cmd::Config(what) = cmd {
-        // It reports problems of the log settings too.
-        let check_server = |words| server_config::read_from(words).map(drop);
-        let definition = cli::definition();
-        return commands::config::run(what, common.config.as_deref(), &definition, check_server);
+    match cmd {
+        Cmd::Config(what) => {
+            // It reports problems of the log settings too.
+            let check_server = |words| server_config::read_from(words).map(drop);
+            let (path, definition) = (common.config.as_deref(), cli::definition());
+            return commands::config::run(what, path, &definition, check_server);
+        }
+        Cmd::Man(args) => return commands::man::run(args, cli::definition()),
+        Cmd::Completions(args) => return commands::completions::run(args, &cli::definition()),
+        _ => {}
     }
     let logs_lines = cmd.server().is_some_and(|server| server.log_lines);
     logging::start(common.log_json, common.log.as_deref(), logs_lines);
@@ -128,17 +149,22 @@ async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure
         Cmd::Verify(args) => commands::verify::run(&args),
         Cmd::Group(args) => commands::group::run(args).await,
         Cmd::Job(args) => commands::job::run(args).await,
+        Cmd::Status(output) => commands::status::run(output).await,
+        Cmd::Health(args) => commands::health::run(args).await,
         Cmd::Explain(args) => commands::explain::run(args).await,
         Cmd::Dead(args) => commands::dead::run(args).await,
-        Cmd::Token(args) => commands::token::run(args),
+        Cmd::Token(args) => commands::token::run(args).await,
         Cmd::Identity(args) => commands::identity::run(args),
+        Cmd::Context(args) => commands::context::run(args),
         Cmd::Export(args) => commands::export::run(args).await,
         Cmd::Probe(probe) => commands::probe::run(probe).await,
         Cmd::Watch(args) => commands::watch::run(args).await,
         Cmd::WatchFeed(args) => commands::watch_feed::run(args).await,
         #[cfg(feature = "_zmq")]
         Cmd::Bridge(args) => commands::bridge::run(args).await,
-        Cmd::Config(_) => unreachable!("`config` runs without a runtime"),
+        Cmd::Config(_) | Cmd::Completions(_) | Cmd::Man(_) => {
+            unreachable!("they run without a runtime")
+        }
         #[cfg(feature = "_zmq")]
         Cmd::Zmq(args) => commands::zmq::run(args).await,
         Cmd::Bench(args) => commands::bench::run(args).await,

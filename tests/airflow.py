@@ -229,7 +229,7 @@ def round_of_crawls(airflow, broker, url, number):
         assert airflow.state(job) == "deferred", job
     broker.start()
 
-    broker.command_line("job", "cancel", cancelled)
+    broker.command_line("job", "cancel", cancelled, "--yes")
     airflow.wait_for_state(cancelled, "failed")
     assert f"job {cancelled}: pass 1 was cancelled" in airflow.log(cancelled)
     airflow.set_failed(killed)

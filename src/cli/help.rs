@@ -3,6 +3,8 @@
 
 use clap::Command;
 
+use crate::flags::arguments::connects;
+
 /// A heading and the long names of its flags.
 type Section = (&'static str, &'static str);
 
@@ -21,7 +23,8 @@ const UP: &str =
     "listen http data quiet delay contact allow-private concurrency retain-bytes jsonl";
 
 /// Flags of almost every command.
-const CONNECTION: Section = ("Connection to the broker", "tls ca crl cert cert-key token-file");
+const CONNECTION: Section =
+    ("Connection to the broker", "context tls ca crl cert cert-key token-file");
 
 /// Those of [`CONNECTION`] that only `--help` lists.
 const CERTIFICATES: &str = "ca crl cert cert-key";
@@ -74,7 +77,7 @@ pub(super) fn arrange(command: Command) -> Command {
     };
     let short = SHORT.iter().find(|(of, _)| *of == name).map(|(_, flags)| *flags);
     // `--tls` of `bench` is another flag.
-    let connects = command.get_arguments().any(|arg| arg.get_long() == Some("token-file"));
+    let connects = connects(&command);
     let command = command.mut_args(|arg| {
         let Some(long) = arg.get_long().map(str::to_owned) else { return arg };
         let is_in = |(_, flags): &&Section| has(flags, &long);

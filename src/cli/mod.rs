@@ -6,13 +6,18 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, Error, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{
+    ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand,
+};
 use tidings_protocol::ProtocolError;
 
 use crate::client::broker_message;
+use crate::client::manage::OutputFlags;
 #[cfg(feature = "_zmq")]
 use crate::commands::bridge::Bridge;
+use crate::commands::completions::names::LastWord;
 use crate::commands::config::Config;
+use crate::commands::context::ContextCommand;
 use crate::commands::dead::Dead;
 use crate::commands::group::Group;
 use crate::commands::identity::IdentityCommand;
@@ -22,6 +27,7 @@ use crate::commands::token::Token;
 use crate::commands::topic::Topic;
 use crate::commands::{self};
 use crate::config::ConfigFile;
+use crate::config::contexts::Context;
 use crate::flags::arguments::{env_variable, one_line_message};
 use crate::process::logging;
 use crate::services::server_flags::ServerFlags;
@@ -52,7 +58,9 @@ Examples:
   tidings explain example.org                        why this host waits
 
 Every flag is also an environment variable (TIDINGS_ALLOW_PRIVATE for --allow-private) and a key of
-the file of --config (allow-private). A flag overrides the environment, which overrides the file.
+the file of --config (allow-private). A flag overrides the environment, which overrides the context
+(tidings context), which overrides the file. `tidings completions` makes the Tab key complete
+commands, flags and names.
 
 Exit codes: 0 success; 1 failure, or some pages failed; 2 wrong flag, address or configuration;
 130 interrupted by Ctrl-C.";
@@ -123,6 +131,11 @@ pub(crate) enum Cmd {
     /// Open jobs, add seeds; watch, pause and cancel jobs
     #[command(subcommand)]
     Job(Job),
+    /// Say whether all is well, with the figures of a broker on one screen
+    #[command(after_help = commands::status::EXAMPLES)]
+    Status(OutputFlags),
+    /// Print `healthy` or `unhealthy`, for containers and monitors
+    Health(commands::health::HealthArgs),
     /// Explain why a URL or a host waits and what comes next
     Explain(commands::explain::ExplainArgs),
     /// List, retry or drop dead letters
@@ -139,6 +152,14 @@ pub(crate) enum Cmd {
     #[cfg(feature = "_zmq")]
     #[command(subcommand)]
     Bridge(Bridge),
+    /// Print a script that completes commands, flags and names in a shell
+    #[command(visible_alias = "completion")]
+    Completions(commands::completions::CompletionsArgs),
+    /// Write the manual pages
+    Man(commands::man::ManArgs),
+    /// Name brokers, with the flags to connect to them
+    #[command(subcommand)]
+    Context(ContextCommand),
     /// Check or print the configuration
     #[command(subcommand)]
     Config(Config),
@@ -225,14 +246,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
         let cmd = subcommand.expect("it has just been found");
         return Ok(Parsed { common, cmd, file: None, typed_flags: Vec::new() });
     }
-    let mut command = command();
-    let mut matches = command.clone().try_get_matches_from(&words).map_err(refuse)?;
-    let path = matches.get_one::<PathBuf>("config");
-    let file = path.map(|path| ConfigFile::read(path, &definition())).transpose()?;
-    if let Some(file) = &file {
-        command = file.apply(command)?;
-        matches = command.try_get_matches_from(&words).map_err(refuse)?;
-    }
+    let (matches, file) = match_words(command(), &words)?;
     if let Some(subcommand) = matches.subcommand_name() {
         reject_misplaced_flags(subcommand, &matches)?;
     }
@@ -253,8 +267,49 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
     Ok(Parsed { common: cli.common, cmd, file, typed_flags: typed })
 }
 
+/// Matches the words, with the environment, the context and the configuration file as defaults.
+fn match_words(
+    mut command: Command,
+    words: &[OsString],
+) -> Result<(ArgMatches, Option<ConfigFile>), Failure> {
+    let refuse = |error: Error| failure_of(words, &error);
+    let mut matches = command.clone().try_get_matches_from(words).map_err(refuse)?;
+    let path = matches.get_one::<PathBuf>("config");
+    let file = path.map(|path| ConfigFile::read(path, &definition())).transpose()?;
+    if let Some(file) = &file {
+        command = file.apply(command)?;
+        matches = command.clone().try_get_matches_from(words).map_err(refuse)?;
+    }
+    if let Some(context) = Context::of(&command, &matches)? {
+        matches = context.apply(command).try_get_matches_from(words).map_err(refuse)?;
+    }
+    Ok((matches, file))
+}
+
+/// The names that may stand at the end of a line which is being typed, such as
+/// `tidings topic show ne`.
+pub(crate) async fn names_for(line: &str) -> Vec<String> {
+    let mut words: Vec<_> = line.split_whitespace().collect();
+    if line.ends_with(char::is_whitespace) {
+        words.push("");
+    }
+    // Other words may stand before the program.
+    let is_program = |word: &&str| word.rsplit('/').next() == Some("tidings");
+    let first = words.iter().position(is_program).unwrap_or(0);
+    let words = &words[first..];
+    let mut definition = definition();
+    // Gives the general flags to all subcommands.
+    definition.build();
+    let Some(last) = LastWord::find(&definition, words) else { return Vec::new() };
+    let before: Vec<_> = words[..words.len() - 1].iter().map(OsString::from).collect();
+    match match_words(command().ignore_errors(true), &before) {
+        Ok((matches, _)) => last.names(&matches).await,
+        Err(_) => Vec::new(),
+    }
+}
+
 /// Long names of the flags that were typed, as opposed to set by environment, file or default.
-fn typed_flags(matches: &clap::ArgMatches) -> Vec<String> {
+fn typed_flags(matches: &ArgMatches) -> Vec<String> {
     matches
         .ids()
         .filter(|id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine))
@@ -264,7 +319,7 @@ fn typed_flags(matches: &clap::ArgMatches) -> Vec<String> {
 
 /// Rejects flags before the subcommand: `tidings --listen X broker` would set a flag of `tidings
 /// up` and ignore it.
-fn reject_misplaced_flags(subcommand: &str, matches: &clap::ArgMatches) -> Result<(), Failure> {
+fn reject_misplaced_flags(subcommand: &str, matches: &ArgMatches) -> Result<(), Failure> {
     let up = commands::up::UpArgs::augment_args(Command::new("up"));
     let typed = typed_flags(matches);
     let misplaced = up

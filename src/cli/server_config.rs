@@ -37,6 +37,6 @@ pub(crate) fn untyped_settings(parsed: &Parsed) -> Vec<Setting> {
         Cmd::Broker(_) => "broker",
         _ => "up",
     };
-    let all = settings(&definition(), &[name], parsed.file.as_ref()).into_iter();
+    let all = settings(&definition(), &[name], parsed.file.as_ref(), None).into_iter();
     all.filter(|setting| !parsed.typed_flags.contains(&setting.key)).collect()
 }

@@ -102,7 +102,7 @@ pub(crate) fn json(status: &impl Serialize) -> Value {
 }
 
 /// An object; numbers become JSON numbers, except in the first pair.
-fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
+pub(crate) fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
     let mut object = Map::new();
     for (at, (key, value)) in pairs.enumerate() {
         // The first pair is the name, which stays a string even if it consists of digits.

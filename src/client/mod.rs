@@ -8,4 +8,5 @@ pub(crate) mod job_pages;
 pub(crate) mod job_watch;
 pub(crate) mod lists;
 pub(crate) mod manage;
+pub(crate) mod overview;
 pub(crate) mod publisher;

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use clap::{Args, Command, Subcommand};
 
-use crate::config::{ConfigFile, as_file, environment_problems, find_subcommand, settings};
+use crate::config::{
+    ConfigFile, as_file, context_of, environment_problems, find_subcommand, settings,
+};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{self, note, plural};
 
@@ -71,8 +73,12 @@ pub(crate) fn run(
         }
         return Err(Failure::Misconfigured);
     }
+    let context = context_of(definition, &names, file.as_ref())?;
     let text = match what {
-        Config::Show(_) => as_file(&names, &settings(definition, &names, file.as_ref())),
+        Config::Show(_) => {
+            let settings = settings(definition, &names, file.as_ref(), context.as_ref());
+            as_file(&names, &settings)
+        }
         Config::Check(_) => match &file {
             Some(file) => {
                 let (path, keys) = (path.unwrap_or(Path::new("")).display(), file.key_count());

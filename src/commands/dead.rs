@@ -1,15 +1,16 @@
 //! `tidings dead`: lists, retries and drops dead letters of a group.
 
 use clap::{ArgGroup, Args, Subcommand};
-use tidings_protocol::status::{DeadLetterStatus, TaskFields};
+use tidings_protocol::status::{DeadLetterStatus, GroupStatus, TaskFields};
 use tidings_protocol::{GroupAction, JobName};
 
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags};
 use crate::commands::group::command;
 use crate::commands::group::tasks::{self, EntryFilter, EntryState, or_dash};
 use crate::flags::broker::BrokerFlag;
+use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_count};
+use crate::terminal::output::{Console, format_count, plural};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +18,7 @@ Examples:
   tidings dead retry 42 57                 release these two again
   tidings dead retry --key example.org     all of a host that works again
   tidings dead drop --job old-crawl        remove those of a job
-  tidings dead drop --all
+  tidings dead drop --all                  all of them; a terminal asks first, scripts add --yes
 
 The topic dead-letter announces each dead letter once.
 
@@ -36,7 +37,7 @@ pub(crate) enum Dead {
     /// Return dead letters to the queue; attempts and losses start at 0
     Retry(SelectArgs),
     /// Remove dead letters
-    Drop(SelectArgs),
+    Drop(DropArgs),
 }
 
 /// The flags of `tidings dead ls`.
@@ -50,6 +51,16 @@ pub(crate) struct LsArgs {
 
     #[command(flatten)]
     output: OutputFlags,
+}
+
+/// The flags of `tidings dead drop`.
+#[derive(Debug, Args)]
+pub(crate) struct DropArgs {
+    #[command(flatten)]
+    select: SelectArgs,
+
+    #[command(flatten)]
+    yes: YesFlag,
 }
 
 /// The flags of `tidings dead retry` and `drop`: the selected entries.
@@ -100,8 +111,22 @@ pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
             .await
         }
         Dead::Retry(args) => apply(GroupAction::Retry, "retried", &args).await,
-        Dead::Drop(args) => apply(GroupAction::Drop, "dropped", &args).await,
+        Dead::Drop(DropArgs { select, yes }) => {
+            if select.all {
+                yes.confirm(drop_all(&select)).await?;
+            }
+            apply(GroupAction::Drop, "dropped", &select).await
+        }
     }
+}
+
+/// The question before all dead letters are dropped.
+async fn drop_all(args: &SelectArgs) -> Result<String, Failure> {
+    let broker = BrokerClient::connect(&args.broker, NAME).await?;
+    let group = &args.group.group;
+    let answer = broker.request(&command(GroupAction::Show, group, Vec::new())).await?;
+    let dead = plural(GroupStatus::parse(&answer.ok).dead_kept, "dead letter");
+    Ok(format!("drop {dead} of group {group}?"))
 }
 
 /// Applies the action to the selected entries and prints their number.

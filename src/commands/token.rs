@@ -3,7 +3,8 @@
 use clap::{ArgGroup, Args, Subcommand};
 use tidings_broker::access::{Permission, TokenHash, new_token};
 
-use crate::flags::{DataFlag, of_existing_data};
+use crate::flags::confirmation::YesFlag;
+use crate::flags::{DataFlag, of_existing_data, parse_plain_name};
 use crate::process::atomic_file::DirectoryLock;
 use crate::process::stack;
 use crate::services::principals::{AccessFile, AccessFileContents, PrincipalEntry, uid_of};
@@ -89,7 +90,7 @@ pub(crate) struct PermissionFlags {
 #[command(group = ArgGroup::new("proof").args(["certificate", "unix_user"]))]
 pub(crate) struct CreateArgs {
     /// Name of the principal, also in logs: letters, digits, `.`, `_` and `-`
-    #[arg(value_parser = parse_name)]
+    #[arg(value_parser = parse_plain_name)]
     name: String,
 
     #[command(flatten)]
@@ -113,7 +114,7 @@ pub(crate) struct CreateArgs {
 #[command(after_help = PERMISSIONS, mut_arg("data", of_existing_data))]
 pub(crate) struct SetArgs {
     /// Name of the principal
-    #[arg(value_parser = parse_name)]
+    #[arg(value_parser = parse_plain_name)]
     name: String,
 
     #[command(flatten)]
@@ -128,23 +129,18 @@ pub(crate) struct SetArgs {
 #[command(mut_arg("data", of_existing_data))]
 pub(crate) struct RevokeArgs {
     /// Name of the principal
-    #[arg(value_parser = parse_name)]
+    #[arg(value_parser = parse_plain_name)]
     name: String,
+
+    #[command(flatten)]
+    yes: YesFlag,
 
     #[command(flatten)]
     data: DataFlag,
 }
 
-fn parse_name(text: &str) -> Result<String, String> {
-    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if (1..=64).contains(&text.len()) && text.chars().all(is_fine) {
-        return Ok(text.to_owned());
-    }
-    Err("expected 1 to 64 letters, digits, -, _ and .".to_owned())
-}
-
 /// Edits the file in the data directory, with or without a running broker.
-pub(crate) fn run(what: Token) -> Result<(), Failure> {
+pub(crate) async fn run(what: Token) -> Result<(), Failure> {
     match what {
         Token::Create(args) => create(args),
         Token::Set(SetArgs { name, rights, data }) => change_principals(&data, &name, |all| {
@@ -153,9 +149,11 @@ pub(crate) fn run(what: Token) -> Result<(), Failure> {
             }
         }),
         Token::Ls(data) => list(&data),
-        Token::Revoke(RevokeArgs { name, data }) => change_principals(&data, &name, |all| {
-            all.retain(|entry| entry.name != name);
-        }),
+        Token::Revoke(RevokeArgs { name, yes, data }) => {
+            let question = format!("revoke {name} and close its connections?");
+            yes.confirm(async { Ok(question) }).await?;
+            change_principals(&data, &name, |all| all.retain(|entry| entry.name != name))
+        }
     }
 }
 

@@ -8,10 +8,12 @@ use clap::builder::{BoolishValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, Command};
 use serde_json::Value;
 
+use super::contexts::Context;
 use super::secrets::hide;
 use super::{ConfigFile, check_values, is_key};
-use crate::flags::arguments::env_variable;
+use crate::flags::arguments::{connects, env_variable};
 use crate::flags::broker::TOKEN_VARIABLE;
+use crate::terminal::failure::Failure;
 use crate::terminal::output::printable;
 
 /// A flag and its value.
@@ -41,6 +43,8 @@ enum FlagKind {
 enum Origin {
     /// This environment variable.
     Environment(String),
+    /// This context.
+    Context(String),
     /// The configuration file, at `file:line`.
     File(String),
     Default,
@@ -56,7 +60,7 @@ impl Setting {
     pub(crate) fn place(&self) -> String {
         match &self.origin {
             Origin::Environment(variable) => format!("{variable} in the environment"),
-            Origin::File(place) => printable(place, PLACE_CHARS_MAX),
+            Origin::Context(place) | Origin::File(place) => printable(place, PLACE_CHARS_MAX),
             Origin::Default => "the configuration file, from which it was removed".to_owned(),
         }
     }
@@ -80,7 +84,7 @@ impl Setting {
         };
         let origin = match &self.origin {
             Origin::Environment(variable) => variable.clone(),
-            Origin::File(place) => printable(place, PLACE_CHARS_MAX),
+            Origin::Context(place) | Origin::File(place) => printable(place, PLACE_CHARS_MAX),
             Origin::Default => "default".to_owned(),
         };
         // With a hidden secret the line would not work.
@@ -97,13 +101,32 @@ pub(crate) fn settings(
     definition: &Command,
     names: &[&str],
     file: Option<&ConfigFile>,
+    context: Option<&Context>,
 ) -> Vec<Setting> {
     let target = find_subcommand(definition, names);
     let general = definition.get_arguments().filter(|arg| arg.is_global_set());
-    let general = general.filter_map(|arg| setting(arg, &[], file, true));
+    let general = general.filter_map(|arg| setting(arg, &[], file, None));
     let own = target.into_iter().flat_map(Command::get_arguments);
     let own = own.filter(|arg| !arg.is_global_set());
-    general.chain(own.filter_map(|arg| setting(arg, names, file, false))).collect()
+    let own = own.filter_map(|arg| setting(arg, names, file, context));
+    general.map(|setting| Setting { is_general: true, ..setting }).chain(own).collect()
+}
+
+/// The context of a subcommand that connects to a broker, if nothing is typed.
+pub(crate) fn context_of(
+    definition: &Command,
+    names: &[&str],
+    file: Option<&ConfigFile>,
+) -> Result<Option<Context>, Failure> {
+    if !find_subcommand(definition, names).is_some_and(connects) {
+        return Ok(None);
+    }
+    let settings = settings(definition, names, file, None);
+    let find = |key| settings.iter().find(|setting| setting.key == key);
+    let name = find("context").and_then(|setting| setting.values.first());
+    let names_broker =
+        find("broker").is_some_and(|broker| matches!(broker.origin, Origin::Environment(_)));
+    Context::named(name.map(String::as_str), names_broker)
 }
 
 /// The subcommand with this path of names.
@@ -115,7 +138,7 @@ fn setting(
     arg: &Arg,
     names: &[&str],
     file: Option<&ConfigFile>,
-    is_general: bool,
+    context: Option<&Context>,
 ) -> Option<Setting> {
     let key = arg.get_long().filter(|key| is_key(arg, key))?.to_owned();
     let kind = match arg.get_action() {
@@ -131,6 +154,8 @@ fn setting(
             _ => vec![text],
         };
         (values, Origin::Environment(variable))
+    } else if let Some((value, context)) = context.and_then(|it| Some((it.value(arg)?, it))) {
+        (vec![value], Origin::Context(context.place()))
     } else if let Some((values, place)) = file.and_then(|file| file.find(names, arg)) {
         let values = match kind {
             FlagKind::List => values,
@@ -147,7 +172,7 @@ fn setting(
     };
     let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
     let otherwise = help.split_once("[default: ").map(|(_, rest)| rest.replace(']', ""));
-    Some(Setting { key, values, kind, origin, is_general, unset_meaning: otherwise })
+    Some(Setting { key, values, kind, origin, is_general: false, unset_meaning: otherwise })
 }
 
 fn is_on(text: &str) -> bool {

@@ -22,6 +22,7 @@
 //! implements the precedence flag, environment, file, built-in default; the parser of the flag
 //! checks the value; and a new flag needs no code here.
 
+pub(crate) mod contexts;
 mod effective;
 mod secrets;
 mod value;
@@ -34,7 +35,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 pub(crate) use self::effective::{
-    Setting, as_file, environment_problems, find_subcommand, settings,
+    Setting, as_file, context_of, environment_problems, find_subcommand, settings,
 };
 use self::value::{FlagValue, flag_values};
 use crate::flags::arguments::{is_setting, one_line_message};
@@ -249,7 +250,7 @@ fn find_with_flag<'c>(command: &'c Command, key: &str) -> Option<Vec<&'c str>> {
 }
 
 /// Whether this key of a file can set the flag.
-fn is_key(arg: &Arg, key: &str) -> bool {
+pub(crate) fn is_key(arg: &Arg, key: &str) -> bool {
     // `--config` cannot be set by the file that it names.
     is_setting(arg) && key != "config"
 }
@@ -522,7 +523,7 @@ mod tests {
         let matches = command.clone().try_get_matches_from(words).unwrap();
         let probe = matches.subcommand_matches("probe").unwrap();
         let render = probe.subcommand_matches("render").unwrap();
-        assert!(render.get_raw("screenshot").is_none());
+        assert!(render.get_raw("typed_screenshot").is_none());
         assert!(command.try_get_matches_from(["tidings"]).unwrap().get_flag("screenshot"));
     }
 

@@ -1,16 +1,21 @@
 //! What the command line and the configuration file need of the argument parser.
 
 use clap::error::Error;
-use clap::{Arg, ArgAction};
+use clap::{Arg, ArgAction, Command};
 
-/// Whether the environment and the configuration file can set a flag. `--screenshot` is a switch of
-/// crawlers; as the file of one call (`probe render`) it is typed.
+/// The beginning of the ids of flags that have no environment variable and no key in a file,
+/// because they are about one call or because their name means something else in a server.
+const TYPED: &str = "typed_";
+
+/// Whether the environment and the configuration file can set a flag.
 pub(crate) fn is_setting(arg: &Arg) -> bool {
-    match arg.get_action() {
-        ArgAction::Set => arg.get_long() != Some("screenshot"),
-        ArgAction::Append | ArgAction::SetTrue => true,
-        _ => false,
-    }
+    matches!(arg.get_action(), ArgAction::Set | ArgAction::Append | ArgAction::SetTrue)
+        && !arg.get_id().as_str().starts_with(TYPED)
+}
+
+/// Whether a command connects to a broker with the flags of `BrokerFlag`.
+pub(crate) fn connects(command: &Command) -> bool {
+    command.get_arguments().any(|arg| arg.get_long() == Some("context"))
 }
 
 /// The environment variable of a flag.

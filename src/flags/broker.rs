@@ -32,6 +32,9 @@ struct BrokerFlagArgs {
     broker: BrokerAddress,
 
     #[command(flatten)]
+    _context: ContextFlag,
+
+    #[command(flatten)]
     security: SecurityFlags,
 }
 
@@ -43,38 +46,49 @@ struct OptionalBrokerFlagArgs {
     broker: Option<BrokerAddress>,
 
     #[command(flatten)]
+    _context: ContextFlag,
+
+    #[command(flatten)]
     security: SecurityFlags,
 }
 
-/// Each flag except the last one turns on TLS.
+/// The context, which sets the defaults of the other flags before they are parsed.
 #[derive(Args)]
-struct SecurityFlags {
+struct ContextFlag {
+    /// Connect as this context says (see tidings context)
+    #[arg(id = "context", long = "context", value_name = "CONTEXT")]
+    _context: Option<String>,
+}
+
+/// Each flag except the last one turns on TLS.
+#[derive(Debug, Args)]
+pub(crate) struct SecurityFlags {
     /// Encrypt the connection to the broker and verify its certificate (not used on a unix socket)
     #[arg(long)]
-    tls: bool,
+    pub(crate) tls: bool,
 
     /// PEM file with the authorities that may sign the broker's certificate [default: those of the
     /// system]
     #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
 
     /// PEM file with revocation lists, at least one for each authority in the broker's certificate
     /// chain
     #[arg(long, value_name = "FILE")]
-    crl: Option<PathBuf>,
+    pub(crate) crl: Option<PathBuf>,
 
     /// PEM file with the client certificate for login
     #[arg(long, value_name = "FILE")]
-    cert: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
 
     /// PEM file with the private key of --cert [default: the file of --cert]
     // Also `--key`, except in commands where that names the key of a group (`cli.rs`).
     #[arg(long, value_name = "FILE", requires = "cert")]
-    cert_key: Option<PathBuf>,
+    pub(crate) cert_key: Option<PathBuf>,
 
     /// File with the token for login [default: the token in `TIDINGS_TOKEN`]
     #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    pub(crate) token_file: Option<PathBuf>,
 }
 
 impl TryFrom<SecurityFlags> for Security {

@@ -3,6 +3,7 @@
 pub(crate) mod address;
 pub(crate) mod arguments;
 pub(crate) mod broker;
+pub(crate) mod confirmation;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -83,6 +84,15 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let bytes = tidings_protocol::parse_bytes(text).filter(|bytes| *bytes > 0);
     bytes.ok_or_else(|| "expected bytes such as 65536, 64k, 10m or 1g".to_owned())
+}
+
+/// Parses a name that people choose: letters, digits, `-`, `_` and `.`.
+pub(crate) fn parse_plain_name(text: &str) -> Result<String, String> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if (1..=64).contains(&text.len()) && text.chars().all(is_fine) {
+        return Ok(text.to_owned());
+    }
+    Err("expected 1 to 64 letters, digits, -, _ and .".to_owned())
 }
 
 /// The value of `--allow-private`.

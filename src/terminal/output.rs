@@ -172,6 +172,28 @@ pub(crate) fn note(text: &str) {
     let _ = io::stderr().lock().write_all(shown.as_bytes());
 }
 
+/// Whether a person can answer a question.
+pub(crate) fn can_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Asks a question that is answered with yes or no; without an answer it is no.
+pub(crate) fn ask(question: &str) -> Result<bool, Failure> {
+    let shown = printable(question, usize::MAX);
+    // Without the question, nobody answers it.
+    let mut error = io::stderr().lock();
+    let asked = write!(error, "{shown} [y/N] ").and_then(|()| error.flush());
+    asked.map_err(|error| Failure::Failed(error.into()))?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|error| Failure::Failed(error.into()))?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+/// Whether a person reads standard output.
+pub(crate) fn is_terminal() -> bool {
+    *STDOUT_IS_TERMINAL
+}
+
 /// Text of others for standard output: with control characters escaped on a terminal, unchanged for
 /// programs and files.
 pub(crate) fn terminal_safe(text: &str) -> Cow<'_, str> {
@@ -288,7 +310,8 @@ pub(crate) fn readable_line(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn with_units(key: &str, value: &str) -> String {
+/// The value of a `key=value` word of the broker with units and separators.
+pub(crate) fn with_units(key: &str, value: &str) -> String {
     let ms = match key {
         _ if key.ends_with("-ms") => value.parse().ok(),
         _ if key.ends_with("-in") => parse_ms(value).ok(),

@@ -24,6 +24,8 @@ use crate::client::manage::{
     self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, print_list,
     print_table,
 };
+use crate::client::overview::waiting_entries;
+use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count};
 
@@ -85,9 +87,9 @@ pub(crate) enum Group {
     /// Release tasks again after a pause
     Resume(ShowArgs),
     /// Drop all waiting entries; their jobs count them as cancelled
-    Purge(NamedArgs),
+    Purge(DropArgs),
     /// Delete a group and its entries; it must have no members and no jobs
-    Delete(NamedArgs),
+    Delete(DropArgs),
     /// List entries: waiting, held by members, dead, or finished lately
     Tasks(TasksArgs),
     /// List keys (usually hosts) with waiting entries, longest remaining time first
@@ -115,11 +117,14 @@ pub(crate) struct ShowArgs {
     output: OutputFlags,
 }
 
-/// The flags of subcommands that need an explicit group.
+/// The flags of `tidings group purge` and `delete`.
 #[derive(Debug, Args)]
-pub(crate) struct NamedArgs {
+pub(crate) struct DropArgs {
     /// The group
     group: GroupName,
+
+    #[command(flatten)]
+    yes: YesFlag,
 
     #[command(flatten)]
     output: OutputFlags,
@@ -160,10 +165,8 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
         Group::Resume(args) => {
             run_action(GroupAction::Resume, &args.group, &[], &args.output).await
         }
-        Group::Purge(args) => run_action(GroupAction::Purge, &args.group, &[], &args.output).await,
-        Group::Delete(args) => {
-            run_action(GroupAction::Delete, &args.group, &[], &args.output).await
-        }
+        Group::Purge(args) => drop_entries(GroupAction::Purge, &args).await,
+        Group::Delete(args) => drop_entries(GroupAction::Delete, &args).await,
         Group::Tasks(args) => tasks::run(&args).await,
         Group::Keys(args) => keys::run(&args).await,
         Group::Schedules(args) => schedules::run(&args).await,
@@ -218,6 +221,22 @@ fn row(line: &str) -> Vec<String> {
     };
     let words = [word(group.settings.key), word(group.settings.topics.join(",")), state.to_owned()];
     [vec![group.group], numbers.map(format_count).to_vec(), words.to_vec()].concat()
+}
+
+/// Asks before an action that drops the waiting entries of a group, and runs it.
+async fn drop_entries(action: GroupAction<'_>, args: &DropArgs) -> Result<(), Failure> {
+    let group = &args.group;
+    let question = async {
+        let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
+        let answer = broker.request(&command(GroupAction::Show, group, Vec::new())).await?;
+        let entries = waiting_entries(&GroupStatus::parse(&answer.ok));
+        Ok(match action {
+            GroupAction::Purge => format!("drop {entries} of group {group}?"),
+            _ => format!("delete group {group} with {entries}?"),
+        })
+    };
+    args.yes.confirm(question).await?;
+    run_action(action, group, &[], &args.output).await
 }
 
 /// Sends the action for one group and prints the answer.

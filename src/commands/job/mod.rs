@@ -20,8 +20,9 @@ use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{
     self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, named_object, print_list,
 };
+use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_count};
+use crate::terminal::output::{Console, format_count, plural};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -100,9 +101,9 @@ pub(crate) enum Job {
     /// Release pages again after a pause
     Resume(JobArgs),
     /// End a job: drop waiting pages and ignore links of pages in work
-    Cancel(JobArgs),
+    Cancel(EndArgs),
     /// Delete a finished job
-    Delete(JobArgs),
+    Delete(EndArgs),
 }
 
 /// The flags of subcommands for one job.
@@ -116,6 +117,16 @@ pub(crate) struct JobArgs {
 
     #[command(flatten)]
     output: OutputFlags,
+}
+
+/// The flags of `tidings job cancel` and `delete`.
+#[derive(Debug, Args)]
+pub(crate) struct EndArgs {
+    #[command(flatten)]
+    of: JobArgs,
+
+    #[command(flatten)]
+    yes: YesFlag,
 }
 
 /// The flags of `tidings job open`.
@@ -176,8 +187,8 @@ pub(crate) async fn run(job: Job) -> Result<(), Failure> {
         Job::Retry(args) => retry::run(args).await,
         Job::Pause(args) => run_action(JobAction::Pause, &args, &[]).await,
         Job::Resume(args) => run_action(JobAction::Resume, &args, &[]).await,
-        Job::Cancel(args) => run_action(JobAction::Cancel, &args, &[]).await,
-        Job::Delete(args) => run_action(JobAction::Delete, &args, &[]).await,
+        Job::Cancel(args) => end(JobAction::Cancel, &args).await,
+        Job::Delete(args) => end(JobAction::Delete, &args).await,
     }
 }
 
@@ -190,6 +201,29 @@ fn command<'a>(
 ) -> Command<'a> {
     settings.insert(0, ("group", group.as_str()));
     Command::Job(JobCommand { action, name: job.map(JobName::as_str), settings })
+}
+
+/// Asks before an action that ends a job, and runs it.
+async fn end(action: JobAction<'_>, args: &EndArgs) -> Result<(), Failure> {
+    let of = &args.of;
+    let question = async {
+        let broker = BrokerClient::connect(&of.output.broker, NAME).await?;
+        let show = command(JobAction::Show, Some(&of.job), &of.group.group, Vec::new());
+        let job = JobStatus::parse(&broker.request(&show).await?.ok);
+        Ok(match action {
+            JobAction::Cancel => {
+                let waiting = plural(job.pending + job.queued, "waiting URL");
+                format!("cancel job {} and drop {waiting}?", job.job)
+            }
+            _ => format!(
+                "delete job {} and forget its {}?",
+                job.job,
+                plural(job.counts.found, "URL")
+            ),
+        })
+    };
+    args.yes.confirm(question).await?;
+    run_action(action, of, &[]).await
 }
 
 /// Sends the action for one job and prints the answer.

@@ -55,7 +55,7 @@ pub(crate) struct RenderArgs {
     pub(super) what: Option<String>,
 
     /// Store an image of the rendered page in this file (PNG)
-    #[arg(long, value_name = "FILE", requires = "what")]
+    #[arg(id = "typed_screenshot", long = "screenshot", value_name = "FILE", requires = "what")]
     screenshot: Option<PathBuf>,
 
     /// Print the result as JSON

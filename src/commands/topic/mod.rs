@@ -13,8 +13,9 @@ use crate::client::manage::{
     self, BrokerClient, OutputFlags, as_str_pairs, named_object, print_list, print_table,
 };
 use crate::flags::broker::BrokerFlag;
+use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_bytes, format_count, readable};
+use crate::terminal::output::{Console, format_bytes, format_count, plural, readable};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +45,7 @@ pub(crate) enum Topic {
     /// Change settings of a topic; other settings stay
     Set(SetArgs),
     /// Delete a topic with its events and cursors; its seqs are not reused
-    Delete(NameArgs),
+    Delete(DeleteArgs),
     /// Verify every checksum and report damage
     Verify(TopicVerifyArgs),
     /// Remove a durable cursor that is not in use
@@ -77,9 +78,12 @@ pub(crate) struct SetArgs {
 
 /// The flags of `tidings topic delete`.
 #[derive(Debug, Args)]
-pub(crate) struct NameArgs {
+pub(crate) struct DeleteArgs {
     /// The topic
     topic: TopicName,
+
+    #[command(flatten)]
+    yes: YesFlag,
 
     #[command(flatten)]
     broker: BrokerFlag,
@@ -110,6 +114,7 @@ pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
         ))),
         Topic::Set(args) => apply_settings(TopicAction::Set, &args).await,
         Topic::Delete(args) => {
+            args.yes.confirm(deletion(&args)).await?;
             let broker = BrokerClient::connect(&args.broker, NAME).await?;
             broker.request(&command(TopicAction::Delete, Some(&args.topic), Vec::new())).await?;
             Console::new().line(&format!("deleted {}", args.topic))
@@ -122,6 +127,14 @@ pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
             Console::new().line(&format!("removed cursor {} of {}", args.cursor, args.topic))
         }
     }
+}
+
+/// The question before a topic is deleted.
+async fn deletion(args: &DeleteArgs) -> Result<String, Failure> {
+    let broker = BrokerClient::connect(&args.broker, NAME).await?;
+    let answer = broker.request(&command(TopicAction::Show, Some(&args.topic), Vec::new())).await?;
+    let kept = TopicStatus::parse(&answer.ok).kept;
+    Ok(format!("delete topic {} with {}?", args.topic, plural(kept, "event")))
 }
 
 /// The name of the connection, as the broker shows it.

@@ -34,7 +34,7 @@ fn a_job_wait_over_http_ends_when_its_permission_is_revoked() {
         response[0].starts_with("+ connections=3 ").then_some(())
     });
     let folder = server.folder.path();
-    run_tidings(folder, &["token", "revoke", "alice"]).expect_code(0);
+    run_tidings(folder, &["token", "revoke", "alice", "--yes"]).expect_code(0);
     let output = alice.finish().expect_code(0).stdout();
     assert_eq!(output.last().unwrap(), "401", "{output:?}");
     assert!(output[0].contains("unauthenticated"), "{output:?}");

@@ -135,7 +135,7 @@ fn connections_logins_publishes_and_refusals_are_audited() {
     wait_for_record(&file, &[("what", "principal"), ("name", "bob"), ("change", "created")]);
     run_tidings(folder, &["token", "set", "bob", "--allow", "sub:x"]).expect_code(0);
     wait_for_record(&file, &[("what", "principal"), ("name", "bob"), ("change", "changed")]);
-    run_tidings(folder, &["token", "revoke", "alice"]).expect_code(0);
+    run_tidings(folder, &["token", "revoke", "alice", "--yes"]).expect_code(0);
     wait_for_record(&file, &[("what", "principal"), ("name", "alice"), ("change", "revoked")]);
     wait_for_record(&file, &[("what", "revoked"), ("who", "alice")]);
 

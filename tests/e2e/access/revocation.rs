@@ -74,7 +74,7 @@ fn a_body_in_flight_is_rejected_when_its_sender_is_revoked() {
     let (alice_requests, bob_requests) = (send(&alice_token), send(&bob_token));
     wait_for_connections(&mut operator, 13);
     let folder = server.folder.path();
-    run_tidings(folder, &["token", "revoke", "alice"]).expect_code(0);
+    run_tidings(folder, &["token", "revoke", "alice", "--yes"]).expect_code(0);
     // The permissions that are left would allow other requests.
     run_tidings(folder, &["token", "set", "bob", "--allow", "sub:news"]).expect_code(0);
     for (status, wires) in [(401, alice_requests), (403, bob_requests)] {
@@ -122,7 +122,7 @@ fn http_streams_end_when_their_permission_is_revoked() {
     }
     wait_for_connections(&mut operator, 7);
     let folder = server.folder.path();
-    run_tidings(folder, &["token", "revoke", "alice"]).expect_code(0);
+    run_tidings(folder, &["token", "revoke", "alice", "--yes"]).expect_code(0);
     run_tidings(folder, &["token", "set", "bob", "--allow", "sub:other"]).expect_code(0);
     // The streams end although no event was published.
     for (path, mut wire) in streams {
@@ -155,7 +155,7 @@ fn an_unfinished_line_is_discarded_when_its_sender_is_revoked() {
         wire
     });
     wait_for_connections(&mut operator, 5);
-    run_tidings(server.folder.path(), &["token", "revoke", "alice"]).expect_code(0);
+    run_tidings(server.folder.path(), &["token", "revoke", "alice", "--yes"]).expect_code(0);
     for (input, mut wire) in inputs.into_iter().zip(wires) {
         let response = wire.read_line();
         assert!(response.starts_with("-ERR revoked alice is revoked"), "{input}: {response}");
@@ -179,7 +179,7 @@ fn a_command_that_waits_ends_when_its_token_is_revoked() {
     start(["job", "open", "docs"]).finish().expect_code(0);
     let waiting = start(["job", "wait", "docs"]);
     server.process.wait_for_line_with("JOB wait docs");
-    run_tidings(server.folder.path(), &["token", "revoke", "alice"]).expect_code(0);
+    run_tidings(server.folder.path(), &["token", "revoke", "alice", "--yes"]).expect_code(0);
     let output = waiting.finish().expect_code(1).stderr();
     assert!(output.contains("no principal has this token"), "{output}");
 }

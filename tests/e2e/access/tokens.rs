@@ -131,7 +131,7 @@ fn permission_changes_apply_to_open_connections() {
     let stream = http
         .stream("/topics/new-url/events", &["-H", &format!("Authorization: Bearer {alice_token}")]);
     stream.wait_for_line_with("retry:");
-    run_tidings(folder, &["token", "revoke", "alice"]).expect_code(0);
+    run_tidings(folder, &["token", "revoke", "alice", "--yes"]).expect_code(0);
     let response = alice.read_line();
     assert!(response.starts_with("-ERR revoked alice is revoked"), "{response}");
     alice.expect_closed();
@@ -488,7 +488,7 @@ fn principals_are_listed_and_invalid_token_commands_are_rejected() {
         (vec!["token", "create", "x"], 2, "--allow"),
         (vec!["token", "create", "x y", "--allow", "all"], 2, "letters, digits"),
         (vec!["token", "create", "x", "--allow", "root"], 2, "is not a permission"),
-        (vec!["token", "revoke", "x"], 1, "no principal x"),
+        (vec!["token", "revoke", "x", "--yes"], 1, "no principal x"),
         (vec!["token", "set", "x", "--allow", "all"], 1, "no principal x"),
     ] {
         let output = run_tidings(folder.path(), &words).expect_code(code).stderr();

@@ -224,7 +224,7 @@ fn every_flag_that_a_page_names_exists() {
 }
 
 /// The help of `tidings` and of each of its commands, by the words of the command.
-fn help_texts() -> BTreeMap<String, String> {
+pub(crate) fn help_texts() -> BTreeMap<String, String> {
     let folder = TempDir::new().unwrap();
     let mut helps = BTreeMap::new();
     let mut open = vec!["tidings".to_owned()];
@@ -248,7 +248,7 @@ fn help_texts() -> BTreeMap<String, String> {
 }
 
 /// The long flags in a text, without their values.
-fn long_flags(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn long_flags(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
     words.filter(|word| word.len() > 2 && word.starts_with("--"))
 }
@@ -356,6 +356,7 @@ impl PageShell {
             .env("TIDINGS_LISTEN", &broker)
             .env("TIDINGS_HTTP", format!("127.0.0.1:{}", ports[2].1))
             .env("TIDINGS_BROKER", &broker)
+            .env("XDG_CONFIG_HOME", folder.path())
             // Unbuffered Python writes the end of its first line separately, after output of other
             // programs.
             .env_remove("PYTHONUNBUFFERED")

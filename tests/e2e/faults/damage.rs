@@ -137,6 +137,8 @@ fn a_damaged_group_refuses_work_and_everything_else_is_served() {
         line.split_whitespace().last().unwrap().to_owned()
     };
     assert_eq!((state("thumbs"), state("other")), ("damaged".to_owned(), "ok".to_owned()));
+    let status = run_at(&server, &["status"]).expect_code(1).stdout();
+    assert!(status[0].contains("group thumbs is damaged"), "{status:#?}");
     let shown = run_at(&server, &["group", "show", "thumbs"]).expect_code(0).stdout().join("\n");
     assert!(
         shown.contains("\nproblem records ") && shown.contains("\nremedy stop the "),

@@ -7,7 +7,7 @@ use std::thread;
 use crate::support::line_connection::{FAREWELL, LineConnection};
 use crate::support::nc::run_nc;
 use crate::support::pipelined_publisher::PipelinedPublisher;
-use crate::support::process::Server;
+use crate::support::process::{Server, run_at};
 use crate::support::small_disk::SmallDisk;
 use crate::support::topic_history::{Delivery, ReceivedEvents, TopicHistory};
 use crate::support::wait::wait_until;
@@ -114,6 +114,11 @@ fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart()
     let mut client = LineConnection::connect_client(server.address);
     let shown = client.request_lines(&format!("TOPIC show {TOPIC}")).pop().unwrap();
     assert!(shown.contains(" state=full"), "{shown}");
+    let status = run_at(&server, &["status"]).expect_code(1).stdout().concat();
+    assert!(status.contains(" refuses events, as the disk is full: new-url"), "{status}");
+    let health = run_at(&server, &["health"]).expect_code(1);
+    assert_eq!(health.stdout(), ["unhealthy"]);
+    assert_eq!(health.stderr(), "tidings: topic new-url refuses events: full");
 
     // Not a byte is left.
     disk.fill_except(0);

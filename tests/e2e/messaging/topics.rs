@@ -77,7 +77,10 @@ fn topics_and_their_settings_survive_a_restart() {
     let syncs = [&always, &always, &memory, &always, &always, &interval];
     assert_eq!(listed, names.iter().zip(syncs).collect::<Vec<_>>());
 
-    assert_eq!(run_topic(&server, &["delete", "t"]).expect_code(0).stdout(), ["deleted t"]);
+    assert_eq!(
+        run_topic(&server, &["delete", "t", "--yes"]).expect_code(0).stdout(),
+        ["deleted t"]
+    );
     run_topic(&server, &["show", "t"]).expect_code(1);
     let server = server.restart("KILL", &["broker"]);
     run_topic(&server, &["show", "t"]).expect_code(1);

@@ -1,11 +1,16 @@
 //! Configuration, reload, service manager, benchmarks and mistakes of operators.
 
 mod bench;
+mod completions;
 mod config;
+mod confirmations;
+mod contexts;
 mod first_use;
+mod manual_pages;
 mod metrics;
 mod operator;
 mod reload;
+mod status;
 mod systemd;
 mod up;
 mod usage;

@@ -246,7 +246,7 @@ fn another_job_of_the_same_name_has_other_pages() {
     let mut job = ReportedJob::start();
     job.run_pass(&[B]);
     wait_for_job(&job.server, "docs", 1);
-    job.run(&["job", "delete", "docs"], 0);
+    job.run(&["job", "delete", "docs", "--yes"], 0);
     let unknown = job.run(&["job", "failed", "docs"], 1).1;
     assert!(unknown.contains("no job docs") && unknown.contains("tidings job open"), "{unknown}");
     job.run_pass(&[A]);

@@ -72,13 +72,13 @@ fn a_group_is_purged_and_deleted() {
     publish_url(&server, "http://a.example/");
     wait_for_waiting_entries(&server, 1);
     assert_eq!(list_tasks(&server, &[]).len(), 1);
-    run_at(&server, &["group", "purge", "crawlers"]).expect_code(0);
+    run_at(&server, &["group", "purge", "crawlers", "--yes"]).expect_code(0);
     assert!(list_tasks(&server, &[]).is_empty());
     run_at(&server, &["group", "create", "thumbs", "topics=file-ready", "key=none"]).expect_code(0);
-    let deleted = run_at(&server, &["group", "delete", "thumbs"]).expect_code(0);
+    let deleted = run_at(&server, &["group", "delete", "thumbs", "--yes"]).expect_code(0);
     assert_eq!(deleted.stdout(), ["deleted thumbs"]);
     run_at(&server, &["group", "show", "thumbs"]).expect_code(1);
-    run_at(&server, &["group", "delete", "crawlers"]).expect_code(1);
+    run_at(&server, &["group", "delete", "crawlers", "--yes"]).expect_code(1);
 }
 
 #[test]
@@ -140,7 +140,10 @@ fn dead_letters_are_retried_or_dropped() {
         expect_ok(&mut worker, &format!("ACK {task}"));
     }
     assert!(run_json_at(&server, &["dead", "ls"]).is_empty());
-    assert_eq!(run_at(&server, &["dead", "drop", "--all"]).expect_code(0).stdout(), ["dropped 0"]);
+    assert_eq!(
+        run_at(&server, &["dead", "drop", "--all", "--yes"]).expect_code(0).stdout(),
+        ["dropped 0"]
+    );
 }
 
 #[test]
@@ -204,7 +207,7 @@ fn job_wait_fails_for_a_cancelled_job() {
     open_one_page_job(&server);
     let arguments = ["job", "wait", "docs", "--broker", &server.address_text()];
     let waiter = Process::start(&mut tidings_command(server.folder.path(), arguments));
-    run_at(&server, &["job", "cancel", "docs"]).expect_code(0);
+    run_at(&server, &["job", "cancel", "docs", "--yes"]).expect_code(0);
     let output = waiter.finish().expect_code(1);
     assert_eq!(output.stdout(), ["cancelled: 0 pages, 0 failed, 1 cancelled"]);
 }
@@ -257,11 +260,11 @@ fn a_job_is_paused_resumed_and_deleted() {
     run_at(&server, &["job", "resume", "docs"]).expect_code(0);
     let task = receive_task(&mut worker);
     run_at(&server, &["job", "close", "docs"]).expect_code(0);
-    run_at(&server, &["job", "delete", "docs"]).expect_code(1);
+    run_at(&server, &["job", "delete", "docs", "--yes"]).expect_code(1);
     expect_ok(&mut worker, &format!("ACK {task}"));
     run_at(&server, &["job", "wait", "docs"]).expect_code(0);
     assert_eq!(
-        run_at(&server, &["job", "delete", "docs"]).expect_code(0).stdout(),
+        run_at(&server, &["job", "delete", "docs", "--yes"]).expect_code(0).stdout(),
         ["deleted docs"]
     );
     run_at(&server, &["job", "show", "docs"]).expect_code(1);
@@ -330,7 +333,7 @@ fn group_watch_shows_counts_until_interrupted() {
     run_at(&server, &["group", "create", "team", "topics=work"]).expect_code(0);
     let watching = start_command(&server, &["group", "watch", "team"]);
     watching.wait_for_line_with("0 members");
-    run_at(&server, &["group", "delete", "team"]).expect_code(0);
+    run_at(&server, &["group", "delete", "team", "--yes"]).expect_code(0);
     let output = watching.finish().expect_code(1);
     assert!(output.stderr().contains("no group team"), "{}", output.stderr());
 }

@@ -8,6 +8,7 @@ use tidings_protocol::field_number;
 use crate::support::line_connection::LineConnection;
 use crate::support::nc::run_nc;
 use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
+use crate::support::terminal::start_on_terminal;
 use crate::support::wait::wait_until;
 
 /// Waits until this number of entries waits in the default group; the group reads events shortly
@@ -101,7 +102,7 @@ fn a_job_is_opened_seeded_closed_and_cancelled() {
 
     let shown = run_at(&server, &["job", "show", "docs"]).expect_code(0).stdout();
     assert!(shown.contains(&"  queued      1".to_owned()), "{shown:#?}");
-    let cancelled = run_at(&server, &["job", "cancel", "docs"]).expect_code(0).stdout();
+    let cancelled = run_at(&server, &["job", "cancel", "docs", "--yes"]).expect_code(0).stdout();
     assert!(cancelled[0].starts_with("docs: pass 1, "), "{cancelled:?}");
     let shown = &run_json_at(&server, &["job", "show", "docs"])[0];
     for (key, value) in [("job", json!("docs")), ("cancelled", json!(1)), ("found", json!(1))] {
@@ -118,7 +119,7 @@ fn a_cancelled_crawl_exits_with_code_1() {
     let crawl = Process::start(&mut tidings_command(server.folder.path(), arguments));
     let job = wait_until("the job", || run_json_at(&server, &["job", "ls"]).pop());
     wait_for_waiting_entries(&server, 1);
-    run_at(&server, &["job", "cancel", job["job"].as_str().unwrap()]).expect_code(0);
+    run_at(&server, &["job", "cancel", job["job"].as_str().unwrap(), "--yes"]).expect_code(0);
     let output = crawl.finish().expect_code(1);
     let summary = output.stdout().pop().unwrap();
     assert!(summary.starts_with("cancelled: 0 pages, 0 failed, 1 cancelled; "), "{summary}");
@@ -167,6 +168,42 @@ fn explain_shows_why_a_url_waits() {
 }
 
 #[test]
+fn explain_speaks_in_sentences_on_a_terminal_and_in_objects_for_programs() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
+    for page in 1..=3 {
+        client.request(&format!("PUB new-url http://a.example/{page}"));
+    }
+    wait_for_waiting_entries(&server, 3);
+    run_at(&server, &["group", "set", "crawlers", "delay=10m"]).expect_code(0);
+    assert!(client.request("JOIN crawlers credit=1").starts_with("+OK"));
+    let task = client.read_line();
+    let task = task.split(' ').nth(1).unwrap();
+    assert!(client.request(&format!("ACK {task}")).starts_with("+OK"));
+    let sentences = |what: &str| {
+        let shown = start_on_terminal(&server, &["explain", what]).finish().expect_code(0);
+        shown.stdout().iter().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
+    };
+    let host = sentences("a.example").join("\n");
+    let (rests, waits) = host.split_once(" more: ").unwrap_or_else(|| panic!("{host}"));
+    assert!(rests.starts_with("a.example rests for 9m "), "{host}");
+    assert!(
+        waits.starts_with("delay=10m of group crawlers. 2 URLs wait for it; the last"),
+        "{host}"
+    );
+    assert!(waits.contains(" begins in 19m "), "{host}");
+    let url = sentences("http://a.example/2").join("\n");
+    assert!(
+        url.starts_with("http://a.example/2 waits for a.example, which rests for 9m "),
+        "{url}"
+    );
+
+    let [host] = &run_json_at(&server, &["explain", "a.example"])[..] else { panic!("one line") };
+    let named = [&host["what"], &host["state"], &host["because"], &host["waiting"]];
+    assert_eq!(named, [&json!("a.example"), &json!("pending"), &json!("delay"), &json!(2)]);
+}
+
+#[test]
 fn a_renamed_group_directory_is_ignored_and_kept() {
     let server = Server::start_broker();
     for group in ["team", "other"] {
@@ -192,7 +229,7 @@ fn a_renamed_group_directory_is_ignored_and_kept() {
     assert_eq!(listed.iter().map(|group| &group["group"]).collect::<Vec<_>>(), [&json!("other")]);
     // The name is free, and the renamed directory is unchanged.
     run_at(&server, &["group", "create", "team"]).expect_code(0);
-    run_at(&server, &["group", "delete", "team"]).expect_code(0);
+    run_at(&server, &["group", "delete", "team", "--yes"]).expect_code(0);
     let Server { process, folder, .. } = server;
     process.signal_and_finish("TERM").expect_code(0);
     fs::remove_dir(groups.join("team")).unwrap();

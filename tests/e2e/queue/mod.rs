@@ -4,7 +4,7 @@ mod drain;
 mod failed_pages;
 mod group_commands;
 mod group_exec;
-mod groups;
+pub(crate) mod groups;
 mod job_completion;
 mod lists;
 mod poison_task;

@@ -21,6 +21,7 @@ pub(crate) mod scripted_broker;
 pub(crate) mod seed;
 pub(crate) mod small_disk;
 pub(crate) mod strace;
+pub(crate) mod terminal;
 pub(crate) mod tls;
 pub(crate) mod topic_history;
 pub(crate) mod wait;

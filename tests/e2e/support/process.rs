@@ -332,6 +332,8 @@ pub(crate) fn tidings_command<S: AsRef<OsStr>>(
     }
     // Many brokers run at once, some of them on fixed line ports; HTTP always gets a free port.
     command.env("TIDINGS_HTTP", "127.0.0.1:0");
+    // The contexts of the user who runs the tests do not apply.
+    command.env("XDG_CONFIG_HOME", folder);
     command.args(arguments).current_dir(folder);
     command
 }

@@ -1,24 +1,36 @@
 //! `tidings explain`: why a URL or a host waits, and what became of a URL that does not wait.
 
+mod sentences;
+
 use clap::Args;
+use serde_json::{Value, json};
 use tidings_client::ClientError;
-use tidings_protocol::{CanonicalUrl, Code, Command};
+use tidings_protocol::status::{GroupStatus, KeyStatus};
+use tidings_protocol::{CanonicalUrl, Code, Command, GroupAction};
 use tidings_subscriber::sink::sqlite::{StoredResult, newest_result};
 
-use crate::client::manage::{BrokerClient, GroupFlag};
-use crate::flags::broker::BrokerFlag;
+use self::sentences::{Context, Explained};
+use crate::client::manage::{self, BrokerClient, GroupFlag, OutputFlags};
+use crate::commands::group::command;
 use crate::flags::{DataFlag, address, of_existing_data};
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, printable, readable_line};
+use crate::terminal::output::{Console, is_terminal, printable, readable_line, terminal_safe};
 
 /// Characters of a stored error text that are shown.
 const ERROR_CHARS_MAX: usize = 300;
+
+/// Keys that are looked through for the time that the explained one takes: as many as one answer
+/// lists.
+const KEYS_MAX: &str = "1000";
 
 const EXAMPLES: &str = "\
 Examples:
   tidings explain https://example.org/docs/    what this page waits for, or which crawler fetches it
   tidings explain example.org                  whether its host is in use, or when it is next
   tidings explain example.org --group feeds    the same in another group
+
+A terminal shows sentences. A pipe gets the lines of the broker (EXPLAIN in PROTOCOL.md), and --json
+prints an object for each of them.
 
 The broker forgets finished pages. When it is the broker of the --data directory, the newest result
 of the URL is read from pages.db there.
@@ -43,18 +55,25 @@ pub(crate) struct ExplainArgs {
     data: DataFlag,
 
     #[command(flatten)]
-    broker: BrokerFlag,
+    output: OutputFlags,
 }
 
 /// Prints the broker's answer, or the stored result of a URL that the broker does not know.
 pub(crate) async fn run(args: ExplainArgs) -> Result<(), Failure> {
-    let broker = BrokerClient::connect(&args.broker, NAME).await?;
+    let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
     let explain = Command::Explain { what: &args.what, group: Some(args.group.group.clone()) };
     let mut console = Console::new();
     match broker.client.request(&explain).await {
         Ok(answer) => {
-            let lines = answer.more.iter().chain([&answer.ok]);
-            lines.map(|line| readable_line(line)).try_for_each(|line| console.line(&line))
+            let lines = answer.more.iter().chain([&answer.ok]).map(String::as_str);
+            let lines: Vec<_> = if args.output.json {
+                lines.map(|line| object(line).to_string()).collect()
+            } else if is_terminal() {
+                sentences(&args, &broker, &lines.collect::<Vec<_>>()).await
+            } else {
+                lines.map(str::to_owned).collect()
+            };
+            lines.iter().try_for_each(|line| console.line(line))
         }
         Err(ClientError::Refused(error)) if error.code == Code::NotFound => match stored(&args)? {
             Some(line) => {
@@ -67,20 +86,68 @@ pub(crate) async fn run(args: ExplainArgs) -> Result<(), Failure> {
     }
 }
 
-/// One line about the newest stored result. None for a host, without pages.db, and when the data
+/// The lines for a person. A line of a newer broker stays as it is.
+async fn sentences(args: &ExplainArgs, broker: &BrokerClient<'_>, lines: &[&str]) -> Vec<String> {
+    let group = &args.group.group;
+    let ask = |action, settings| {
+        let broker = &broker.client;
+        async move { broker.request(&command(action, group, settings)).await.ok() }
+    };
+    // The sentences say less to a client that may not see the group.
+    let show = ask(GroupAction::Show, Vec::new()).await;
+    let delay = show.map(|show| GroupStatus::parse(&show.ok).settings.delay).unwrap_or_default();
+    let keys = ask(GroupAction::Keys, vec![("limit", KEYS_MAX)]).await;
+    let keys = keys.map(|keys| keys.more).unwrap_or_default();
+    let of_key = |subject: &str| {
+        let key = keys.iter().map(|line| KeyStatus::parse(line)).find(|key| key.key == subject);
+        key.map(|key| key.left_ms)
+    };
+    let sentence = |line: &&str| {
+        let explained = Explained::parse(line);
+        let left_ms = of_key(explained.subject);
+        let context = Context { group: group.as_str(), delay, left_ms };
+        let sentence = explained.sentence(&context).unwrap_or_else(|| readable_line(line));
+        terminal_safe(&sentence).into_owned()
+    };
+    let is_new = |line: &&&str| !Explained::parse(line).is_count();
+    lines.iter().filter(is_new).map(sentence).collect()
+}
+
+/// A line as an object: the URL or key, its state, and its words.
+fn object(line: &str) -> Value {
+    let explained = Explained::parse(line);
+    let mut object =
+        manage::object([("what", explained.subject)].into_iter().chain(explained.values()));
+    if !explained.state.is_empty() {
+        object["state"] = explained.state.into();
+    }
+    object
+}
+
+/// One line about the newest stored result, or an object. None for a host, without pages.db, and when the data
 /// directory belongs to another broker than the one that answered.
 fn stored(args: &ExplainArgs) -> Result<Option<String>, Failure> {
     let data = &args.data.data;
     let pages = data.join("pages.db");
     let is_ours = address::read_address_file(data)
-        .is_some_and(|at| at.as_str() == args.broker.broker.as_str());
+        .is_some_and(|at| at.as_str() == args.output.broker.broker.as_str());
     let Some(url) = CanonicalUrl::parse(&args.what).ok().filter(|_| is_ours && pages.is_file())
     else {
         return Ok(None);
     };
     let found = newest_result(&pages, url.as_str());
     let found = found.map_err(|error| Failure::Failed(error.into()))?;
-    Ok(found.map(|found| format!("{} {}; see {}", url.as_str(), in_words(&found), pages.display())))
+    Ok(found.map(|found| {
+        if args.output.json {
+            let StoredResult { fetched_at, outcome, status, error } = found;
+            let object = json!({
+                "what": url.as_str(), "state": "stored", "outcome": outcome, "status": status,
+                "fetched-at": fetched_at, "error": error,
+            });
+            return object.to_string();
+        }
+        format!("{} {}; see {}", url.as_str(), in_words(&found), pages.display())
+    }))
 }
 
 fn in_words(found: &StoredResult) -> String {

@@ -1,0 +1,142 @@
+//! `tidings health`: one word and an exit code, for containers and monitors.
+
+#![expect(clippy::disallowed_methods, reason = "a check has a time limit")]
+
+use std::time::Duration;
+
+use clap::Args;
+use hyper::body::Bytes;
+use hyper::header::HeaderValue;
+use hyper::{HeaderMap, Method};
+use tidings_client::ClientError;
+use tidings_egress::AllowPrivate;
+use tidings_egress::client::OutgoingClient;
+use tidings_egress::connect::{ConnectConfig, Connector};
+use tidings_protocol::status::{TopicState, TopicStatus};
+use tidings_protocol::{CanonicalUrl, Code, Command, TopicAction, TopicCommand};
+use tokio::time::timeout;
+
+use crate::client::{connection, manage};
+use crate::flags::broker::BrokerFlag;
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{Console, printable};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidings health                                the broker of this machine
+  tidings health --broker unix:/run/tidings.sock
+  tidings health --http 127.0.0.1:12346         the same by HTTP (GET /ready)
+  HEALTHCHECK CMD [\"tidings\", \"health\"]         in a Dockerfile
+
+It prints `healthy`, or `unhealthy` and the reason on standard error. Healthy is a broker that
+answers within five seconds and whose topics accept events. `tidings status` checks more.
+
+Exit codes: 0 healthy; 1 unhealthy, or the broker cannot be reached; 2 wrong usage.";
+
+/// The name of the connection, as the broker shows it.
+const NAME: &str = "tidings-health";
+
+/// The time limit of the check. Monitors repeat it every 10 to 60 s.
+const CHECK_MAX: Duration = Duration::from_secs(5);
+
+/// Bytes of an answer by HTTP that are shown.
+const BODY_BYTES_MAX: usize = 1_000;
+
+/// The flags of `tidings health`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct HealthArgs {
+    /// Check by HTTP instead, at HOST:PORT, a port or a URL
+    // Not a setting: `http` is where a server listens.
+    #[arg(id = "typed_http", long = "http", value_name = "HOST:PORT", value_parser = parse_http)]
+    http: Option<CanonicalUrl<'static>>,
+
+    #[command(flatten)]
+    broker: BrokerFlag,
+}
+
+/// Prints one word.
+pub(crate) async fn run(args: HealthArgs) -> Result<(), Failure> {
+    let check = async {
+        match &args.http {
+            Some(url) => check_http(url).await,
+            None => check_broker(&args.broker).await,
+        }
+    };
+    let late = || Failure::failed(format!("no answer within {} s", CHECK_MAX.as_secs()));
+    let checked = timeout(CHECK_MAX, check).await.unwrap_or_else(|_| Err(late()));
+    let word = if checked.is_ok() { "healthy" } else { "unhealthy" };
+    Console::new().line(word)?;
+    checked
+}
+
+/// Whether the broker answers, and accepts events. A client without the permission to see the
+/// topics learns only the first.
+async fn check_broker(flag: &BrokerFlag) -> Result<(), Failure> {
+    let (client, _deliveries) = connection::connect(&flag.broker, NAME).await?;
+    let ls = TopicCommand { action: TopicAction::Ls, name: None, settings: Vec::new() };
+    let answer = match client.request(&Command::Topic(ls)).await {
+        Err(ClientError::Refused(error))
+            if matches!(error.code, Code::Denied | Code::Unauthenticated) =>
+        {
+            return Ok(());
+        }
+        answer => answer.map_err(|error| manage::failure(&flag.broker, error))?,
+    };
+    let refuses =
+        |topic: &TopicStatus| matches!(topic.state, TopicState::Full | TopicState::SyncFailed);
+    match answer.more.iter().map(|line| TopicStatus::parse(line)).find(refuses) {
+        Some(TopicStatus { topic, state, .. }) => {
+            Err(Failure::failed(format!("topic {topic} refuses events: {state}")))
+        }
+        None => Ok(()),
+    }
+}
+
+async fn check_http(url: &CanonicalUrl<'_>) -> Result<(), Failure> {
+    let config = ConnectConfig { allow_private: AllowPrivate::All, ..ConnectConfig::default() };
+    let connector = Connector::new(&config).map_err(|error| Failure::failed(error.to_string()))?;
+    let client = OutgoingClient::new(connector, HeaderValue::from_static(NAME), CHECK_MAX);
+    let answer = client.send(Method::GET, url, HeaderMap::new(), Bytes::new(), BODY_BYTES_MAX);
+    let answer =
+        answer.await.map_err(|failure| Failure::failed(format!("{url}: {}", failure.text)))?;
+    if answer.status.is_success() {
+        return Ok(());
+    }
+    let body = printable(&String::from_utf8_lossy(&answer.body), BODY_BYTES_MAX);
+    Err(Failure::failed(format!("{url}: HTTP status {}: {body}", answer.status.as_u16())))
+}
+
+/// The URL that says whether the broker is ready.
+fn parse_http(text: &str) -> Result<CanonicalUrl<'static>, String> {
+    let expected = "expected HOST:PORT, a port, or the URL of a broker";
+    let base = match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+        Ok(port) => format!("http://127.0.0.1:{port}/"),
+        Err(_) if text.contains("://") => format!("{}/", text.trim_end_matches('/')),
+        Err(_) => format!("http://{text}/"),
+    };
+    let url = CanonicalUrl::parse(&base).map_err(|_| expected)?;
+    url.join("ready").map_err(|_| expected.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_lack_its_host_or_have_a_path() {
+        for (text, url) in [
+            ("7", "http://127.0.0.1:7/ready"),
+            (":7", "http://127.0.0.1:7/ready"),
+            ("[::1]:7", "http://[::1]:7/ready"),
+            ("a.example:7", "http://a.example:7/ready"),
+            ("https://a.example/tidings", "https://a.example/tidings/ready"),
+            ("https://a.example/", "https://a.example/ready"),
+        ] {
+            assert_eq!(parse_http(text).unwrap().as_str(), url);
+        }
+        for wrong in ["", "a b:1", "a.example:70000", "ftp://a.example/"] {
+            assert!(parse_http(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! `tidings status`: whether all is well, and the figures of a broker on one screen.
+
+use serde_json::{Value, json};
+use tidings_protocol::status::{GroupStatus, TopicStatus};
+
+use crate::client::manage::{self, BrokerClient, OutputFlags};
+use crate::client::overview::{GroupOverview, Overview};
+use crate::terminal::failure::Failure;
+use crate::terminal::output::{Console, format_bytes, format_count, plural, terminal_safe};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  tidings status                           the broker of this machine
+  tidings status --broker 10.0.0.1:12345   another one
+  tidings status --json | jq .problems     for scripts
+
+Not well is: a topic that refuses events; a group that is damaged or stands still; waiting work
+without a worker, or in a paused group; dead letters; no answer.
+
+Exit codes: 0 all is well; 1 it is not, or the broker cannot be reached; 2 wrong usage.";
+
+/// The name of the connection, as the broker shows it.
+const NAME: &str = "tidings-status";
+
+/// Groups with a line of their own; more are counted.
+const GROUPS_MAX: usize = 8;
+
+/// Prints the sentence and the figures.
+pub(crate) async fn run(output: OutputFlags) -> Result<(), Failure> {
+    let mut console = Console::new();
+    let overview = match read(&output).await {
+        Err(failure) if output.json => {
+            let object = json!({ "well": false, "problems": [failure.text()] });
+            console.line(&object.to_string())?;
+            return Err(Failure::Unsuccessful);
+        }
+        overview => overview?,
+    };
+    let problems = overview.problems();
+    let address = output.broker.broker.as_str();
+    if output.json {
+        console.line(&object(&overview, &problems, address).to_string())?;
+    } else {
+        let lines = lines(&overview, &problems, address);
+        lines.iter().try_for_each(|line| console.line(&terminal_safe(line)))?;
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Failure::Unsuccessful) }
+}
+
+async fn read(output: &OutputFlags) -> Result<Overview, Failure> {
+    Overview::read(&BrokerClient::connect(&output.broker, NAME).await?).await
+}
+
+fn object(overview: &Overview, problems: &[String], address: &str) -> Value {
+    let group = |group: &GroupOverview| match group {
+        GroupOverview::Sound(status) => manage::json(&**status),
+        GroupOverview::Damaged(status) => manage::json(status),
+        GroupOverview::Still { group, reason } => json!({ "group": group, "still": reason }),
+    };
+    json!({
+        "well": problems.is_empty(),
+        "problems": problems,
+        "broker": address,
+        "version": overview.version,
+        "connections": overview.connections,
+        "topics": overview.topics.iter().map(manage::json).collect::<Vec<_>>(),
+        "groups": overview.groups.iter().map(group).collect::<Vec<_>>(),
+    })
+}
+
+/// The sentence, and the figures for people.
+fn lines(overview: &Overview, problems: &[String], address: &str) -> Vec<String> {
+    let Overview { version, connections, topics, groups, .. } = overview;
+    let mut lines = vec![sentence(problems)];
+    let connections = plural(*connections, "connection");
+    lines.push(format!("broker {address}, version {version}, {connections}"));
+    let sum = |count: fn(&TopicStatus) -> u64| topics.iter().map(count).sum();
+    let tenths = sum(|topic| topic.rate.tenths);
+    lines.push(format!(
+        "{} with {}, {} on disk, {}.{} new events a second",
+        plural(topics.len() as u64, "topic"),
+        plural(sum(|topic| topic.kept), "event"),
+        format_bytes(sum(|topic| topic.log_bytes)),
+        tenths / 10,
+        tenths % 10,
+    ));
+    let shown = groups.iter().take(GROUPS_MAX).map(|group| match group {
+        GroupOverview::Sound(status) => group_line(status),
+        GroupOverview::Damaged(status) => format!("group {}: damaged", status.group),
+        GroupOverview::Still { group, .. } => format!("group {group}: stands still"),
+    });
+    lines.extend(shown);
+    if groups.len() > GROUPS_MAX {
+        lines.push(format!("and {} more groups", groups.len() - GROUPS_MAX));
+    }
+    lines
+}
+
+/// `All is well.`, or what is not.
+fn sentence(problems: &[String]) -> String {
+    if problems.is_empty() {
+        return "All is well.".to_owned();
+    }
+    format!("Not well: {}.", problems.join("; "))
+}
+
+fn group_line(status: &GroupStatus) -> String {
+    let GroupStatus { group, members, waiting, processing, completed, failed, dead_kept, .. } =
+        status;
+    let counts = [
+        (waiting, "waiting"),
+        (processing, "in work"),
+        (completed, "completed"),
+        (failed, "failed"),
+    ];
+    let counts = counts.map(|(count, what)| format!("{} {what}", format_count(*count)));
+    let (members, dead) = (plural(*members, "worker"), plural(*dead_kept, "dead letter"));
+    let paused = if status.paused { "paused, " } else { "" };
+    format!("group {group}: {paused}{members}, {}, {dead}", counts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_fit_on_a_screen() {
+        let topic = TopicStatus::parse("log kept=1042 rate=0.5 log-bytes=2100000 state=ok");
+        let group = GroupStatus::parse("crawlers members=2 waiting=1499 processing=7 completed=12");
+        let groups = (0..30).map(|_| GroupOverview::Sound(group.clone().into())).collect();
+        let overview = Overview {
+            version: "0.1.0".to_owned(),
+            connections: 3,
+            topics: vec![topic.clone(), topic],
+            groups,
+        };
+        let lines = lines(&overview, &overview.problems(), "127.0.0.1:1");
+        assert_eq!(
+            lines[..4],
+            [
+                "All is well.",
+                "broker 127.0.0.1:1, version 0.1.0, 3 connections",
+                "2 topics with 2,084 events, 4.2 MB on disk, 1.0 new events a second",
+                "group crawlers: 2 workers, 1,499 waiting, 7 in work, 12 completed, 0 failed, \
+                 0 dead letters",
+            ]
+        );
+        assert_eq!((lines.len(), lines.last().unwrap().as_str()), (12, "and 22 more groups"));
+    }
+
+    #[test]
+    fn what_is_not_well_is_one_sentence() {
+        assert_eq!(sentence(&["a".into(), "b".into()]), "Not well: a; b.");
+    }
+}

@@ -1,0 +1,186 @@
+//! Named contexts: the flags with which commands connect to a broker, in
+//! `~/.config/tidings/contexts.toml`. The file has paths to secrets and never secrets.
+
+use std::collections::BTreeMap;
+use std::env::var_os;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+use serde::{Deserialize, Serialize};
+
+use crate::flags::arguments::connects;
+use crate::terminal::failure::Failure;
+
+/// The file, below the directory for configuration.
+const FILE: &str = "tidings/contexts.toml";
+
+/// Permission bits with which others could change the file.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// The contents of the file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Contexts {
+    /// The context of commands that name none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) current: Option<String>,
+    #[serde(default, rename = "context")]
+    pub(crate) all: BTreeMap<String, ContextFlags>,
+}
+
+/// Flags by their names. Paths are absolute.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct ContextFlags {
+    pub(crate) broker: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tls: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ca: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) crl: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cert: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cert_key: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// The context of a command.
+#[derive(Debug)]
+pub(crate) struct Context {
+    name: String,
+    flags: ContextFlags,
+}
+
+/// The path of the file; `None` without a home directory.
+pub(crate) fn path() -> Option<PathBuf> {
+    let absolute = |name| var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = absolute("XDG_CONFIG_HOME");
+    folder.or_else(|| Some(absolute("HOME")?.join(".config"))).map(|folder| folder.join(FILE))
+}
+
+impl Contexts {
+    /// Reads the file; a file that does not exist has no contexts.
+    pub(crate) fn read() -> Result<Self, Failure> {
+        let Some(path) = path() else { return Ok(Self::default()) };
+        let shown = path.display();
+        let text = match read_private(&path) {
+            Ok(Some(text)) => text,
+            Ok(None) => {
+                let text = format!("{shown}: other users can write it; chmod 600 it, and check it");
+                return Err(Failure::Usage(text));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(Failure::Usage(format!("cannot read {shown}: {error}"))),
+        };
+        toml::from_str(&text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            let message = error.message().replace('\n', "; ");
+            Failure::Usage(format!("{shown}:{line}: {message}"))
+        })
+    }
+
+    /// The flags of a context, or a failure that names those there are.
+    pub(crate) fn find(&self, name: &str) -> Result<&ContextFlags, Failure> {
+        self.all.get(name).ok_or_else(|| {
+            let known: Vec<_> = self.all.keys().map(String::as_str).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            Failure::Usage(format!("no context {name}; known: {known} (see tidings context add)"))
+        })
+    }
+}
+
+/// The text of a file that only its owner can change, who is this user or root; `None` if others
+/// can.
+fn read_private(path: &Path) -> io::Result<Option<String>> {
+    let metadata = fs::metadata(path)?;
+    let is_ours = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
+    if !is_ours || metadata.mode() & WRITABLE_BY_OTHERS != 0 {
+        return Ok(None);
+    }
+    fs::read_to_string(path).map(Some)
+}
+
+impl Context {
+    /// The context of a command line that was matched with the environment and the configuration
+    /// file. Without `--context` it is the current one, except for a command that names its broker:
+    /// another broker must not get the token of this one.
+    pub(crate) fn of(command: &Command, matches: &ArgMatches) -> Result<Option<Self>, Failure> {
+        let (mut command, mut matches) = (command, matches);
+        while let Some((name, deeper)) = matches.subcommand() {
+            let Some(subcommand) = command.find_subcommand(name) else { return Ok(None) };
+            (command, matches) = (subcommand, deeper);
+        }
+        if !connects(command) {
+            return Ok(None);
+        }
+        let given = |id| {
+            let source = matches.value_source(id);
+            matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        };
+        Self::named(matches.get_one::<String>("context").map(String::as_str), given("broker"))
+    }
+
+    /// The context of this name, or the current one for a command that names no broker.
+    pub(crate) fn named(name: Option<&str>, names_broker: bool) -> Result<Option<Self>, Failure> {
+        if name.is_none() && names_broker {
+            return Ok(None);
+        }
+        let contexts = Contexts::read()?;
+        let Some(name) = name.or(contexts.current.as_deref()) else { return Ok(None) };
+        Ok(Some(Self { name: name.to_owned(), flags: contexts.find(name)?.clone() }))
+    }
+
+    /// `command` with the flags of the context as defaults of all commands that connect to a broker.
+    pub(crate) fn apply(&self, command: Command) -> Command {
+        let command = if connects(&command) {
+            command.mut_args(|arg| match self.value(&arg) {
+                Some(value) => arg.default_value(value),
+                None => arg,
+            })
+        } else {
+            command
+        };
+        command.mut_subcommands(|subcommand| self.apply(subcommand))
+    }
+
+    /// The value of a flag.
+    pub(super) fn value(&self, arg: &Arg) -> Option<String> {
+        let pair = self.flags.pairs().into_iter().chain([("context", self.name.clone())]);
+        pair.into_iter().find(|(key, _)| arg.get_long() == Some(key)).map(|(_, value)| value)
+    }
+
+    /// Where a value comes from, for people.
+    pub(super) fn place(&self) -> String {
+        format!("context {}", self.name)
+    }
+}
+
+impl ContextFlags {
+    /// The flags that are set, with their names.
+    pub(crate) fn pairs(&self) -> Vec<(&'static str, String)> {
+        let Self { broker, tls, ca, crl, cert, cert_key, token_file } = self;
+        let files = [
+            ("ca", ca),
+            ("crl", crl),
+            ("cert", cert),
+            ("cert-key", cert_key),
+            ("token-file", token_file),
+        ];
+        let file = |(key, path): (&'static str, &Option<PathBuf>)| {
+            path.as_ref().map(|path| (key, path.to_string_lossy().into_owned()))
+        };
+        let tls = tls.map(|tls| ("tls", tls.to_string()));
+        [("broker", broker.clone())]
+            .into_iter()
+            .chain(tls)
+            .chain(files.into_iter().filter_map(file))
+            .collect()
+    }
+}

@@ -1,0 +1,144 @@
+//! Contexts: names for brokers, and the flags to connect to them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
+
+/// Runs the binary with its contexts in this folder, and with these variables.
+#[track_caller]
+fn run(folder: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> ProcessOutput {
+    let mut command = tidings_command(folder, arguments);
+    Process::start(command.envs(variables.iter().copied())).finish()
+}
+
+/// The version of the first answer: the topics of each broker are different.
+#[track_caller]
+fn topics(folder: &Path, variables: &[(&str, &str)], flags: &[&str]) -> Vec<String> {
+    let arguments = [&["topic", "ls", "--json"], flags].concat();
+    let lines = run(folder, variables, &arguments).expect_code(0).stdout();
+    let name = |line: &String| {
+        let topic: Value = serde_json::from_str(line).unwrap();
+        topic["topic"].as_str().unwrap().to_owned()
+    };
+    lines.iter().map(name).collect()
+}
+
+/// A broker with a topic of this name.
+fn start_broker(topic: &str) -> Server {
+    let server = Server::start_broker();
+    let words = ["pub", topic, "x", "--broker", &server.address_text()];
+    run_tidings(server.folder.path(), &words).expect_code(0);
+    server
+}
+
+#[test]
+fn a_flag_overrides_the_environment_the_context_and_the_file() {
+    let names = ["from-flag", "from-variable", "from-context", "from-file"];
+    let servers = names.map(start_broker);
+    let [flag, variable, context, file] = servers.each_ref().map(Server::address_text);
+    let home = TempDir::new().unwrap();
+    let home = home.path();
+    run(home, &[], &["context", "add", "prod", "--broker", &context]).expect_code(0);
+    fs::write(home.join("c.toml"), format!("broker = '{file}'\n")).unwrap();
+    let has = |topics: Vec<String>, name: &str| {
+        assert!(topics.iter().any(|topic| topic == name), "{name}: {topics:?}");
+    };
+    let (config, prod) = (["--config", "c.toml"], ["--context", "prod"]);
+    has(topics(home, &[], &config), "from-file");
+    has(topics(home, &[], &[&config[..], &prod].concat()), "from-context");
+    has(topics(home, &[("TIDINGS_CONTEXT", "prod")], &config), "from-context");
+    let variables = [("TIDINGS_BROKER", variable.as_str())];
+    has(topics(home, &variables, &[&config[..], &prod].concat()), "from-variable");
+    has(topics(home, &variables, &["--context", "prod", "--broker", &flag]), "from-flag");
+    run(home, &[], &["context", "use", "prod"]).expect_code(0);
+    has(topics(home, &[], &config), "from-context");
+    has(topics(home, &variables, &config), "from-variable");
+
+    let shown = run(home, &[], &["config", "show", "topic", "ls", "--config", "c.toml"]);
+    let shown = shown.expect_code(0).stdout().join("\n");
+    assert!(shown.contains(&format!("broker = \"{context}\"  # context prod")), "{shown}");
+    assert!(shown.contains("context = \"prod\"  # context prod"), "{shown}");
+    let shown = run(home, &variables, &["config", "show", "topic", "ls"]).expect_code(0).stdout();
+    let line = format!("broker = \"{variable}\"  # TIDINGS_BROKER");
+    assert!(shown.contains(&line), "{shown:#?}");
+    // A server reads no contexts.
+    fs::write(home.join("tidings/contexts.toml"), "nonsense").unwrap();
+    run(home, &[], &["config", "check", "up"]).expect_code(0);
+}
+
+#[test]
+fn the_token_of_the_current_context_goes_to_no_other_broker() {
+    let data = TempDir::new().unwrap();
+    let words = ["token", "create", "op", "--allow", "all"];
+    let token = run_tidings(data.path(), &words).expect_code(0).stdout().concat();
+    fs::write(data.path().join("op.token"), &token).unwrap();
+    let closed = Server::start_in(data, &["broker"], |_| ());
+    let folder = closed.folder.path();
+    let broker = closed.address_text();
+    let add = ["context", "add", "closed", "--broker", &broker, "--token-file", "op.token"];
+    run(folder, &[], &add).expect_code(0);
+    run(folder, &[], &["context", "use", "closed"]).expect_code(0);
+    run(folder, &[], &["topic", "ls"]).expect_code(0);
+    // The path is absolute, so the context works in each folder.
+    let elsewhere = TempDir::new().unwrap();
+    let mut command = tidings_command(elsewhere.path(), ["topic", "ls"]);
+    command.env("XDG_CONFIG_HOME", folder);
+    Process::start(&mut command).finish().expect_code(0);
+    // A command that names its broker does not send the token of the context there.
+    let refused = run(folder, &[], &["topic", "ls", "--broker", &broker]).expect_code(1).stderr();
+    assert!(refused.contains("--token-file"), "{refused}");
+}
+
+#[test]
+fn contexts_are_added_listed_shown_and_removed() {
+    let home = TempDir::new().unwrap();
+    let home = home.path();
+    let none = run(home, &[], &["topic", "ls", "--context", "prod"]).expect_code(2).stderr();
+    assert!(none.contains("no context prod; known: none"), "{none}");
+    for (name, broker) in [("prod", "broker.example"), ("test", "10.0.0.1:7")] {
+        run(home, &[], &["context", "add", name, "--broker", broker, "--tls"]).expect_code(0);
+    }
+    let again = ["context", "add", "prod", "--broker", "other.example"];
+    let again = run(home, &[], &again).expect_code(1).stderr();
+    assert!(again.contains("tidings context rm prod"), "{again}");
+    run(home, &[], &["context", "use", "prod"]).expect_code(0);
+    let listed = run(home, &[], &["context", "ls"]).expect_code(0).stdout();
+    let words: Vec<Vec<_>> = listed.iter().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[1..], [["prod", "broker.example:12345", "yes"], ["test", "10.0.0.1:7", "-"]]);
+    let shown = run(home, &[], &["context", "show", "--json"]).expect_code(0).stdout().concat();
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&shown["context"], &shown["tls"]), (&json!("prod"), &json!("true")));
+    let unknown = run(home, &[], &["context", "use", "prd"]).expect_code(2).stderr();
+    assert!(unknown.contains("no context prd; known: prod, test"), "{unknown}");
+
+    let path = home.join("tidings/contexts.toml");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    run(home, &[], &["context", "rm", "prod"]).expect_code(0);
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("prod") && text.contains("test"), "{text}");
+    run(home, &[], &["context", "show"]).expect_code(1);
+}
+
+#[test]
+fn a_file_that_others_can_write_or_with_a_secret_is_refused() {
+    let home = TempDir::new().unwrap();
+    let home = home.path();
+    run(home, &[], &["context", "add", "prod", "--broker", "127.0.0.1:1"]).expect_code(0);
+    let path = home.join("tidings/contexts.toml");
+    for mode in [0o620, 0o602] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let refused = run(home, &[], &["topic", "ls"]).expect_code(2).stderr();
+        assert!(refused.contains("other users can write it; chmod 600"), "{refused}");
+        assert_eq!(refused.lines().count(), 1, "{refused}");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(&path, "[context.prod]\nbroker = '127.0.0.1:1'\ntoken = 'hush'\n").unwrap();
+    let refused = run(home, &[], &["topic", "ls"]).expect_code(2).stderr();
+    assert!(refused.contains("contexts.toml:3: ") && refused.contains("token-file"), "{refused}");
+    assert!(!refused.contains("hush"), "{refused}");
+}

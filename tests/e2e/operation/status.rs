@@ -1,0 +1,80 @@
+//! `tidings status` and `tidings health`: whether all is well.
+
+use std::net::TcpListener;
+
+use serde_json::json;
+
+use crate::queue::groups::wait_for_waiting_entries;
+use crate::support::http_client::HttpClient;
+use crate::support::line_connection::LineConnection;
+use crate::support::process::{Server, run_at, run_json_at, run_tidings};
+
+#[test]
+fn status_says_what_is_not_well() {
+    let server = Server::start_broker();
+    let well = run_at(&server, &["status"]).expect_code(0).stdout();
+    assert_eq!(well[0], "All is well.");
+    assert!(well.len() <= 12, "{well:#?}");
+    assert_eq!(run_json_at(&server, &["status"])[0]["well"], json!(true));
+
+    let mut worker = LineConnection::connect_client(server.address);
+    assert!(worker.request("PUB new-url http://a.example/").starts_with("+OK"));
+    wait_for_waiting_entries(&server, 1);
+    let first_line = || run_at(&server, &["status"]).expect_code(1).stdout()[0].clone();
+    let no_worker = "Not well: 1 waiting URL of group crawlers, which has no worker.";
+    assert_eq!(first_line(), no_worker);
+    assert!(worker.request("GROUP set crawlers max-attempts=1").starts_with("+OK"));
+    assert!(worker.request("GROUP pause crawlers").starts_with("+OK"));
+    assert_eq!(first_line(), "Not well: 1 waiting URL of group crawlers, which is paused.");
+    assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
+    worker.send("GROUP resume crawlers\n");
+    let task = std::iter::repeat_with(|| worker.read_line()).find(|line| line.starts_with("TASK "));
+    let nack = format!("NACK {} reason=no_way\n", task.unwrap().split(' ').nth(1).unwrap());
+    worker.send(nack);
+    while !worker.read_line().starts_with("+OK crawlers:") {}
+    assert_eq!(first_line(), "Not well: 1 dead letter of group crawlers.");
+    let status = run_at(&server, &["status", "--json"]).expect_code(1).stdout().concat();
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["problems"], json!(["1 dead letter of group crawlers"]));
+    assert_eq!(status["groups"][0]["dead-kept"], json!(1));
+}
+
+#[test]
+fn health_is_one_word_by_lines_and_by_http() {
+    let server = Server::start_broker();
+    let http = HttpClient::new(&server);
+    let folder = server.folder.path();
+    assert_eq!(run_at(&server, &["health"]).expect_code(0).stdout(), ["healthy"]);
+    for address in [http.authority(), &http.base_url] {
+        let output = run_tidings(folder, &["health", "--http", address]).expect_code(0);
+        assert_eq!((output.stdout(), output.stderr()), (vec!["healthy".to_owned()], String::new()));
+    }
+}
+
+#[test]
+fn a_broker_that_does_not_answer_is_unhealthy() {
+    let server = Server::start_broker();
+    let folder = server.folder.path();
+    let (broker, http) = (server.address_text(), HttpClient::new(&server).authority().to_owned());
+    // It accepts connections and answers nothing.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mute = mute.local_addr().unwrap().to_string();
+    let gone = server.process.signal_and_finish("TERM");
+    assert_eq!(gone.code, Some(0));
+    for words in [
+        ["health", "--broker", &broker],
+        ["health", "--http", &http],
+        ["health", "--broker", &mute],
+        ["health", "--http", &mute],
+    ] {
+        let output = run_tidings(folder, &words).expect_code(1);
+        assert_eq!(output.stdout(), ["unhealthy"], "{words:?}");
+        assert_eq!(output.stderr().lines().count(), 1, "{words:?}: {}", output.stderr());
+    }
+    let status = run_tidings(folder, &["status", "--broker", &broker]).expect_code(1);
+    assert!(status.stderr().contains("tidings up"), "{}", status.stderr());
+    let words = ["status", "--broker", &broker, "--json"];
+    let status = run_tidings(folder, &words).expect_code(1).stdout().concat();
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["well"], json!(false));
+}
