@@ -8,6 +8,7 @@ mod contexts;
 mod first_use;
 mod manual_pages;
 mod metrics;
+mod never_file;
 mod operator;
 mod reload;
 mod status;

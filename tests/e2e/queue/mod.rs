@@ -1,5 +1,6 @@
 //! Groups, jobs, tasks and dead letters.
 
+mod changed_jobs;
 mod drain;
 mod failed_pages;
 mod group_commands;

@@ -66,7 +66,8 @@ impl Group {
             known: judged.known,
             refused: judged.refused + over_limit + (links.len() - kept.len()) as u64,
         };
-        let event = self.page_event(entry, outcome, report, (None, 1));
+        let answered = &self.frontier.get(entry).entry;
+        let event = self.page_event(answered, outcome, report, (None, 1));
         self.commit(Decision::Answered { entry, outcome, children, no_room: 0, rest }, now);
         if let Some(report) = report {
             self.figures.add(report, job);
@@ -178,7 +179,7 @@ impl Group {
         let reason = self.config.dead_reason(entry).or(is_final.then_some(RETRY_NO));
         if let Some(reason) = reason {
             let letter = self.dead_letter_payload(entry, reason);
-            let event = self.page_event(id, Outcome::Failed, report, (Some(reason), 2));
+            let event = self.page_event(entry, Outcome::Failed, report, (Some(reason), 2));
             self.commit(Decision::Ended { entries: vec![id], end: EndReason::Dead }, now);
             self.publish(DEAD_LETTER_TOPIC, letter);
             if let Some(event) = event {

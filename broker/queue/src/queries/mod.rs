@@ -2,6 +2,7 @@
 
 mod explain;
 pub mod figures;
+pub mod job_change;
 pub mod members;
 pub mod schedules;
 pub mod task_list;
@@ -26,6 +27,7 @@ impl Group {
             GroupQuery::Jobs(query) => Ok(self.list_jobs(*query)),
             GroupQuery::Explain(what) => self.explain(what, now),
             GroupQuery::Tasks(query) => self.describe_tasks(&self.select_tasks(query)?, now),
+            GroupQuery::JobChange(change) => self.describe_change(&self.try_change(change)?),
             GroupQuery::Keys(query) => self.list_keys(query, now),
             GroupQuery::Schedules(query) => Ok(self.list_schedules(query, now)),
             GroupQuery::Members { range, with_addresses } => {

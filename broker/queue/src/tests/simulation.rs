@@ -33,6 +33,7 @@ const ALL_FAULTS: WorldOptions = WorldOptions {
     low_entries_max: Some(20),
     parallel_max: 3,
     drains: true,
+    steers: true,
     render: true,
     paging: Some(TINY),
     traced: false,
@@ -87,14 +88,20 @@ const FAILED_SEEDS: [u64; 7] = [
 #[test]
 fn seeds_that_once_failed_hold() {
     for seed in FAILED_SEEDS {
-        let options = WorldOptions { drains: false, render: false, paging: None, ..ALL_FAULTS };
+        let options = WorldOptions {
+            drains: false,
+            steers: false,
+            render: false,
+            paging: None,
+            ..ALL_FAULTS
+        };
         let outcome = World::simulate(seed, options).0;
         assert!(outcome.is_ok(), "{seed}: {outcome:?}");
     }
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 38] = [
+const MUTANTS: [(Mutant, Promise); 41] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -116,6 +123,9 @@ const MUTANTS: [(Mutant, Promise); 38] = [
     (Mutant::DoneBeforeConsumed, Promise::NeverEarly),
     (Mutant::TooDeep, Promise::DepthKept),
     (Mutant::OutOfScope, Promise::DepthKept),
+    (Mutant::IgnoresJobSet, Promise::ChangesKept),
+    (Mutant::DryRunChanges, Promise::ChangesKept),
+    (Mutant::AsksNever, Promise::NeverAsked),
     (Mutant::OverBudget, Promise::BudgetKept),
     (Mutant::IgnoresJobHold, Promise::BudgetKept),
     (Mutant::AnnouncedFirst, Promise::NoStarvation),

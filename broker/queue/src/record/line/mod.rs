@@ -16,7 +16,7 @@ use super::{Decision, EndReason, EventEffect, GroupRecord, NextStep, RecordedRes
 use crate::config::GroupConfig;
 use crate::entry::{Admission, AgainRequest, Entry, EntryState, Lease, PassId};
 use crate::frontier::key_queue::KeyState;
-use crate::jobs::{Job, JobState};
+use crate::jobs::{Job, JobState, SettingsChanges};
 use crate::moment::{ClockStamp, Moment};
 use crate::schedules::{Schedule, WallClockDue, WallClockTarget};
 
@@ -66,6 +66,7 @@ variants!(Decision {
     "fell-due" => ScheduleDue { url, next, effect },
     "clock-times" => WallClockDues(dues),
     "seed-added" => SeedAdded(effect),
+    "job-set" => JobSet { number, time_until, settings },
     "job-paused" => JobPaused { number, paused },
     "job-begun" => JobHoldEnded { number },
     "job-time-up" => JobTimeUp { number },
@@ -89,6 +90,7 @@ variants!(SnapshotItem {
     "unsent" => Unpublished { serial, topic, payload },
     "job" => Job(job),
     "scope" => Scope { number, part },
+    "job-changes" => JobChanges { number, changes },
     "pages" => Pages { number, key, completed },
     "seen" => Seen { pass, fingerprints },
     "key" => Key { key, state },
@@ -167,6 +169,7 @@ structs! {
     Schedule { url_key, text, key, prio, forwarded, every_ms, due, entry, skips_next }
     WallClockDue { target, unix_ms, due }
     PassId { number, pass }
+    SettingsChanges { count, opened }
     AgainRequest { url, key, member }
     KeyState {
         free_at,
