@@ -19,6 +19,7 @@ use tidings_queue::{NEVER_BYTES_MAX, NeverList};
 use crate::client::broker_message;
 use crate::flags::address::Listen;
 use crate::flags::{DataFlag, milliseconds, parse_duration};
+use crate::process::figures::ProcessFigures;
 use crate::process::logging;
 use crate::process::privileges::{ProcessFlags, ServerResources};
 use crate::process::stack::StopTimeout;
@@ -195,6 +196,7 @@ impl HttpFlags {
             hooks: self.hooks.hooks()?,
             hook_events_per_minute: self.hooks.hook_events,
             embedded_handlers: receivers,
+            metrics: vec![Arc::new(ProcessFigures::new())],
             ..HttpConfig::default()
         };
         if self.http == Some(ListenHttp::Off) && self.public_url.is_some() {

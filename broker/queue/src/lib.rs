@@ -274,6 +274,11 @@ impl Group {
         self.jobs.named(name.as_ref()).map(|job| job.state == JobState::Done)
     }
 
+    /// Reports whether an operator has paused it.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
     /// Reports whether nothing waits or is in flight.
     pub fn is_idle(&self) -> bool {
         self.entry_count() == 0

@@ -4,6 +4,7 @@
 mod actor;
 pub(crate) mod check;
 mod damaged_groups;
+mod figures;
 mod job_names;
 mod log;
 mod message;
@@ -40,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::actor::GroupActor;
 use self::damaged_groups::DamagedGroups;
+pub(crate) use self::figures::{PublishedFigures, StopReason};
 use self::job_names::JobNames;
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::message::{GroupMessage, reject_message};
@@ -346,6 +348,21 @@ impl Groups {
             // A group that has ended needs no report.
             let _ = self.send(&group, GroupMessage::Disconnected(conn));
         }
+    }
+
+    /// What each group published last, in any order. Waits for no group.
+    pub(crate) fn figures(&self) -> Vec<(GroupName, Arc<PublishedFigures>)> {
+        self.registry.figures()
+    }
+
+    /// The number of groups with a damaged log.
+    pub(crate) fn damaged_count(&self) -> usize {
+        self.damaged.count()
+    }
+
+    /// Bytes of the logs of all groups.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.registry.log_bytes()
     }
 
     /// Whether any job has, or had, a `callback=`, jobs before this start included.

@@ -311,7 +311,7 @@ impl Connection {
         for (slot, answer) in answers {
             match answer {
                 Ok(answer) => answer.encode(&mut lines),
-                Err(error) => error.encode(&mut lines),
+                Err(error) => self.encode_refusal(&error, &mut lines),
             }
             self.fill(slot, lines.split().freeze());
         }
@@ -351,7 +351,8 @@ impl Connection {
         }
         let clock = self.shared.clock;
         match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
-            Poll::Ready(Ok(())) => {
+            Poll::Ready(Ok(written)) => {
+                self.shared.stats.bytes_out.add(written as u64);
                 self.extend_closing_deadline();
                 // Nearly every delivery ends here: all output is written, and new output wakes the
                 // task.
@@ -425,9 +426,10 @@ impl Connection {
         self.outbound.push(lines.freeze());
         let bytes_max = self.shared.limits.deliver_bytes;
         let clock = self.shared.clock;
-        let has_more =
+        let delivered =
             self.subscriptions.fetch(&mut self.outbound, &self.answers, bytes_max, || clock.now());
-        if has_more && self.outbound.is_empty() {
+        self.shared.stats.count_delivered(delivered.events, delivered.lags);
+        if delivered.has_more && self.outbound.is_empty() {
             // Other tasks run between two parts of a search.
             waker.wake_by_ref();
         }

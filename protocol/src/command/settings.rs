@@ -296,7 +296,7 @@ impl JobCommand<'_> {
         Ok(JobQuery { state, range: self.range(LISTED_MAX)? })
     }
 
-    /// Where a dry run of `set` begins, if it is one.
+    /// Where a dry run of `set` begins, if it is one. To continue one needs no `dry=yes`.
     pub fn dry_run(&self) -> Result<Option<u64>, ProtocolError> {
         let is_dry = match self.setting("dry") {
             None | Some("no") => false,
@@ -305,8 +305,7 @@ impl JobCommand<'_> {
         };
         match self.setting("after") {
             None => Ok(is_dry.then_some(0)),
-            Some(after) if is_dry => whole_number("after", after, 0, u64::MAX).map(Some),
-            Some(_) => Err(bad_argument("after= continues a dry run; add dry=yes")),
+            Some(after) => whole_number("after", after, 0, u64::MAX).map(Some),
         }
     }
 

@@ -5,4 +5,5 @@ pub(crate) mod disk_faults;
 pub(crate) mod openapi;
 mod requests;
 mod rules;
+mod traces;
 mod webhooks;

@@ -238,7 +238,9 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
             scope.spawn(move || send_unfinished_body(http, method, path));
         }
     });
-    for path in ["/", "/health", "/ready", "/stats", "/topics", "/groups", "/openapi.json"] {
+    for path in
+        ["/", "/health", "/ready", "/stats", "/metrics", "/topics", "/groups", "/openapi.json"]
+    {
         assert_eq!(http.get(path).status, 200, "{path}");
     }
     // The default group does not exist before it is needed.

@@ -16,6 +16,7 @@ pub(crate) mod pipelined_connection;
 pub(crate) mod pipelined_publisher;
 pub(crate) mod postgres;
 pub(crate) mod process;
+pub(crate) mod prometheus;
 pub(crate) mod scripted_broker;
 pub(crate) mod seed;
 pub(crate) mod small_disk;

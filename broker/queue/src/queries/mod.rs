@@ -1,6 +1,7 @@
 //! Answers to queries. Nothing here changes a group.
 
 mod explain;
+pub mod figures;
 pub mod job_change;
 pub mod members;
 pub mod rules;

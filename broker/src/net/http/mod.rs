@@ -123,7 +123,7 @@ pub(crate) async fn run_command(
     command: &Command<'_>,
     command_timeout: Duration,
 ) -> Result<(), ProtocolError> {
-    let (conn, mailbox) = shared.registry.register().ok_or_else(|| {
+    let (conn, mailbox) = shared.registry.register(Transport::Http).ok_or_else(|| {
         ProtocolError::new(Code::Limit, "the limit of connections is reached; try again later")
     })?;
     let admitted = AdmittedConnection { conn, mailbox, usage: None };
@@ -141,6 +141,7 @@ fn router(http: &Arc<HttpState>) -> Router {
         .route("/health", get(system::health))
         .route("/ready", get(system::ready))
         .route("/stats", get(system::stats))
+        .route("/metrics", get(system::metrics))
         .route("/topics", get(manage::topics))
         .route(
             "/topics/{topic}",
