@@ -20,7 +20,7 @@ use crate::mutants::{self, Mutant};
 
 /// Default number of runs, and the least activity in each of them.
 pub(super) const RUNS: u64 = 1000;
-const RELEASES_MIN: u64 = 1000;
+const RELEASES_MIN: u64 = 500;
 const FAULTS_MIN: u64 = 20;
 /// Runs within which each mutant must be caught.
 const MUTANT_RUNS: u64 = 250;

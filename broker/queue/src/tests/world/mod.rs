@@ -478,7 +478,7 @@ impl World {
             360..370 => self.publish("no URL at all"),
             370..380 => return self.change_delay(),
             380..400 if self.nature.drains => return self.drain_some_worker(),
-            400..412 if self.nature.rules => return self.change_rule(),
+            400..430 if self.nature.rules => return self.change_rule(),
             _ => {}
         }
         Ok(())
