@@ -20,6 +20,7 @@ use crate::commands::config::Config;
 use crate::commands::context::ContextCommand;
 use crate::commands::dead::Dead;
 use crate::commands::group::Group;
+use crate::commands::host::Host;
 use crate::commands::identity::IdentityCommand;
 use crate::commands::job::Job;
 use crate::commands::probe::Probe;
@@ -136,6 +137,9 @@ pub(crate) enum Cmd {
     Status(OutputFlags),
     /// Print `healthy` or `unhealthy`, for containers and monitors
     Health(commands::health::HealthArgs),
+    /// Block, pause and slow hosts
+    #[command(subcommand)]
+    Host(Host),
     /// Explain why a URL or a host waits and what comes next
     Explain(commands::explain::ExplainArgs),
     /// List, retry or drop dead letters
@@ -209,7 +213,7 @@ pub(crate) fn command() -> Command {
 /// Accepts the earlier name `--key` for `--cert-key`, except in commands where `--key` is the key
 /// of a group.
 fn with_key_alias(command: Command) -> Command {
-    if ["group", "dead", "job", "explain"].contains(&command.get_name()) {
+    if ["group", "dead", "host", "job", "explain"].contains(&command.get_name()) {
         return command;
     }
     let command = command.mut_args(|arg| match arg.get_long() {

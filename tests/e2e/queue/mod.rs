@@ -6,6 +6,7 @@ mod failed_pages;
 mod group_commands;
 mod group_exec;
 pub(crate) mod groups;
+mod host_commands;
 mod job_completion;
 mod key_rules;
 mod lists;

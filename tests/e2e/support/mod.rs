@@ -6,6 +6,7 @@ pub(crate) mod hostile;
 pub(crate) mod http_client;
 pub(crate) mod hub_site;
 pub(crate) mod line_connection;
+pub(crate) mod named_hosts;
 pub(crate) mod namespace;
 pub(crate) mod nc;
 pub(crate) mod nginx;
