@@ -222,6 +222,11 @@ fn every_change_is_recorded_and_no_unknown_action() {
             );
         }
     }
+    for (settings, changes) in [("dry=yes", false), ("after=7", false), ("dry=no", true)] {
+        let line = format!("JOB set x {settings}");
+        let record = AuditEvent::for_command(&Command::parse(&line).unwrap()).is_some();
+        assert_eq!(record, changes, "{line}");
+    }
 }
 
 #[test]

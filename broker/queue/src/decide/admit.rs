@@ -474,9 +474,6 @@ impl Group {
         let Ok(url) = CanonicalUrl::parse(&link.url) else {
             return LinkVerdict::Refused;
         };
-        if self.never_list.covers(&url) {
-            return LinkVerdict::Refused;
-        }
         let Some(key) = self.config.key_of_url(&url) else {
             return LinkVerdict::Refused;
         };
@@ -509,6 +506,10 @@ impl Group {
             None if !link.redirect => return LinkVerdict::Refused,
             None if self.waiting_entry(url.url_key(), None).is_some() => return LinkVerdict::Known,
             None => {}
+        }
+        // Last, because a link may be compared with many patterns.
+        if self.never_list.covers(&url) {
+            return LinkVerdict::Refused;
         }
         let mut child = Admission {
             id: self.frontier.next_id(),

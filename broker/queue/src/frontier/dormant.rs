@@ -259,6 +259,11 @@ impl DormantEntries {
         self.texts.must_read(slot_at(&self.slots, dormant.slot).text)
     }
 
+    /// Returns the length of what is stored of an entry: its text, and some bytes more.
+    pub(crate) fn text_len(&self, dormant: DormantRef) -> usize {
+        slot_at(&self.slots, dormant.slot).text_len as usize
+    }
+
     /// Returns where the text of an entry is now.
     pub(crate) fn wanted(&self, dormant: DormantRef) -> WantedText {
         let DormantSlot { text, text_len, .. } = *slot_at(&self.slots, dormant.slot);

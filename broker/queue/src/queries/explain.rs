@@ -234,12 +234,11 @@ impl Group {
             let from = move |number| queue.job_from(render, number);
             std::iter::successors(from(0), move |number| from(number + 1))
         });
-        let reasons = jobs
+        let mut reasons = jobs
             .map(|number| self.jobs.find(number).and_then(|job| reason_of_job(job, queue.name())));
-        let mut reasons: Vec<_> = reasons.collect();
-        reasons.dedup();
-        match reasons[..] {
-            [Some(reason)] => reason,
+        match reasons.next() {
+            // Stops at another reason: a key may have very many jobs.
+            Some(Some(reason)) if reasons.all(|other| other == Some(reason)) => reason,
             _ => WaitReason::Job,
         }
     }

@@ -25,10 +25,10 @@ impl Group {
             })
         };
         let (keys, matched, next) = if let Some(after) = after {
-            let (keys, next) = self.walk(keys.above(*after), *limit, waits);
+            let (keys, next) = self.walk(keys.above(*after), *limit, |_| 1, waits);
             (keys.into_iter().flatten().collect(), None, next)
         } else {
-            let (all, rest) = self.walk(keys.above(0), usize::MAX, waits);
+            let (all, rest) = self.walk(keys.above(0), usize::MAX, |_| 1, waits);
             let matched = rest.is_none().then_some(all.len());
             (self.busiest(all.into_iter().flatten(), *limit, now), matched, None)
         };
