@@ -250,7 +250,13 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
         let cmd = subcommand.expect("it has just been found");
         return Ok(Parsed { common, cmd, file: None, typed_flags: Vec::new() });
     }
-    let (matches, file) = match_words(command(), &words)?;
+    let (mut matches, file) = match_words(command(), &words)?;
+    let path = matches.subcommand().map(|(name, deeper)| (name, deeper.subcommand_name()));
+    if path == Some(("context", Some("add"))) {
+        // A context has only what was typed, and nothing of this shell or of a file.
+        let command = definition().mut_subcommands(with_key_alias);
+        matches = command.try_get_matches_from(&words).map_err(refuse)?;
+    }
     if let Some(subcommand) = matches.subcommand_name() {
         reject_misplaced_flags(subcommand, &matches)?;
     }
