@@ -14,7 +14,7 @@ impl Group {
         let matched = range.after.is_none().then_some(rules.len());
         let numbered = rules.into_iter().map(|rule| (rule.number, rule));
         let rest = numbered.skip_while(|(number, _)| *number <= range.after.unwrap_or(0));
-        let (rules, next) = self.walk(rest, range.limit, |_| true);
+        let (rules, next) = self.walk(rest, range.limit, |_| 1, |_| true);
         let lines = rules
             .into_iter()
             .map(|rule| ListedRule { key: rule.pattern(), fields: rule.fields(now) });
