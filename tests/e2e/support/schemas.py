@@ -30,7 +30,10 @@ def problems(document, validators, exchange):
         return []
     if contents is None:
         return ["a body without a description"] if exchange["body"] else []
-    kind = (exchange["kind"] or "").split(";")[0]
+    # A type may be described with or without its parameters.
+    kind = exchange["kind"]
+    if kind not in contents:
+        kind = (kind or "").split(";")[0]
     if kind not in contents:
         return [f"the type {exchange['kind']}"]
     if kind != "application/json":
