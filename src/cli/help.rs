@@ -37,7 +37,7 @@ const SERVER: &[Section] = &[
     ("TLS", "tls-cert tls-key client-ca client-crl"),
     ("Login and permissions", "strangers notifier insecure require-login grant"),
     ("Limits", "limit limit-loopback hook-events"),
-    ("Politeness", "delay agent contact per-address"),
+    ("Politeness", "delay agent contact per-address never"),
     ("Signed identity", "sign-key sign-agent sign-form"),
     (
         "Fetching",
