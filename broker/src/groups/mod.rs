@@ -13,6 +13,7 @@ mod page_file;
 pub(crate) mod recovery;
 mod registry;
 pub(crate) mod repair;
+mod request;
 #[cfg(test)]
 mod tests;
 mod watchers;
@@ -27,9 +28,8 @@ use parking_lot::Mutex;
 use tidings_log::TopicLog;
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
-    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, DELAY_MS_MAX, GroupAction, GroupCommand,
-    GroupName, GroupSetting, JobAction, JobCommand, JobName, MemberId, ProtocolError, Seq, Slot,
-    bad_argument,
+    CALLBACK_GROUP, Code, DEFAULT_GROUP, DELAY_MS_MAX, GroupAction, GroupCommand, GroupName,
+    GroupSetting, JobAction, JobName, MemberId, ProtocolError, Seq, Slot, bad_argument,
 };
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
 use tidings_queue::{
@@ -48,77 +48,11 @@ use self::message::{GroupMessage, reject_message};
 use self::page_file::PageFile;
 pub(crate) use self::recovery::{FoundGroups, GroupStorage, RecoveredGroup, clock_continuing};
 use self::registry::{CreationLock, GroupRegistry};
+pub use self::request::{Caller, GroupRequest};
 use self::watchers::{WatchRequest, group_watch, job_watch};
 use crate::clock::Clock;
-use crate::mailbox::{ConnId, ConnMessage, Mailbox};
+use crate::mailbox::{ConnId, ConnMessage};
 use crate::topic::Topics;
-
-/// A connection that sends commands, and the mailbox for its answers.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    /// The connection.
-    pub conn: ConnId,
-    /// The worker on that connection.
-    pub member: MemberId,
-    /// Receives the answers and tasks.
-    pub mailbox: Mailbox,
-    /// Whether the client may read the state of the whole broker.
-    pub is_monitor: bool,
-}
-
-impl Caller {
-    fn requester(&self, slot: Slot) -> Requester {
-        Requester { conn: self.conn, member: self.member, slot }
-    }
-}
-
-/// A command for a group.
-#[derive(Debug, Clone, Copy)]
-pub enum GroupRequest<'a> {
-    /// `GROUP`
-    Group(&'a GroupCommand<'a>),
-    /// `JOB`
-    Job(&'a JobCommand<'a>),
-    /// `EXPLAIN`
-    Explain {
-        /// A URL or a key.
-        what: &'a str,
-        /// The group; the default one without it.
-        group: Option<&'a GroupName>,
-    },
-}
-
-impl<'a> GroupRequest<'a> {
-    /// `None` if the command is not for a group.
-    pub fn of(command: &'a Command<'a>) -> Option<Self> {
-        match command {
-            Command::Group(manage) => Some(Self::Group(manage)),
-            Command::Job(manage) => Some(Self::Job(manage)),
-            Command::Explain { what, group } => Some(Self::Explain { what, group: group.as_ref() }),
-            _ => None,
-        }
-    }
-
-    /// Whether its answer may come late: with the end of a job, or of the requests to a key.
-    pub(crate) fn is_wait(self) -> bool {
-        match self {
-            Self::Group(manage) => {
-                matches!(manage.action, GroupAction::Rule | GroupAction::Unrule)
-            }
-            Self::Job(manage) => manage.action == JobAction::Wait,
-            Self::Explain { .. } => false,
-        }
-    }
-
-    /// Whether progress lines come before its answer.
-    pub(crate) fn is_watch(self) -> bool {
-        match self {
-            Self::Group(manage) => manage.action == GroupAction::Watch,
-            Self::Job(manage) => manage.action == JobAction::Watch,
-            Self::Explain { .. } => false,
-        }
-    }
-}
 
 /// All groups of the broker.
 pub struct Groups {

@@ -5,5 +5,6 @@ pub(crate) mod disk_faults;
 pub(crate) mod openapi;
 mod requests;
 mod rules;
+mod schemathesis;
 mod traces;
 mod webhooks;
