@@ -8,7 +8,7 @@ use crate::entry::{Entry, EntryId};
 /// The reasons for which entries are given up.
 pub(super) const DEAD_REASONS: [&str; 3] = ["max-attempts", "max-losses", RETRY_NO];
 
-/// The reason of an entry whose worker said that a retry would not help.
+/// The reason of an entry that ended because its worker said that a retry would not help.
 pub(super) const RETRY_NO: &str = "retry-no";
 
 /// A dead entry, in the state in which it was given up.

@@ -88,7 +88,7 @@ impl NeverList {
         self.hosts.len() + self.patterns.values().map(Patterns::len).sum::<usize>()
     }
 
-    /// Reports whether there is no entry.
+    /// Reports whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

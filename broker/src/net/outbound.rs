@@ -92,8 +92,8 @@ impl OutboundQueue {
         (bytes_max.max(1).saturating_sub(self.bytes), PIECES_MAX.saturating_sub(self.pieces.len()))
     }
 
-    /// Writes as much as the socket accepts, and returns the number of bytes. `Pending`: it accepts nothing, and the task is woken
-    /// when it does. Do not call it on an empty queue.
+    /// Writes as much as the socket accepts, and returns the number of bytes. `Pending`: it accepts
+    /// nothing, and the task is woken when it does. Do not call it on an empty queue.
     pub(super) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,

@@ -315,8 +315,8 @@ impl KeyQueue {
         all.find(|job| takes_turns(*job)).and_then(|job| self.first_of(render, Lane::Job(job)))
     }
 
-    /// Returns the first job from this number on that has waiting entries here, besides those at the
-    /// head.
+    /// Returns the first job from this number on that has waiting entries here, not counting those at
+    /// the head.
     pub(crate) fn job_from(&self, render: bool, number: JobNumber) -> Option<JobNumber> {
         let queued = self.queued(render);
         let queued = queued.and_then(|queued| queued.jobs.range(number..).next());

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! [`Frontier`] owns the entries (dormant and active, with those that a member holds), the keys
-//! with their rests, rules and queues, the order of release, the indexes by id and by URL, and the timers
-//! of delays and rests. It reads [`Jobs`] and the settings, because they decide which key has its
+//! with their rests, rules and queues, the order of release, the indexes by id and by URL, and the
+//! timers of delays and rests. It reads [`Jobs`] and the settings, because they decide which key has its
 //! turn ([`Turns`]), and [`Members`], because they decide which key can be served. It knows neither
 //! records, topics nor schedules.
 

@@ -16,16 +16,13 @@ use crate::jobs::Job;
 use crate::moment::Moment;
 use crate::{Group, GroupQuery};
 
-/// A short text is compared with one pattern in about the time in which so many entries are looked
-/// at.
+/// The work of comparing a short text with one pattern. Looking at an entry is 1.
 const MATCH_WORK: usize = 8;
 
-/// So many bytes more are compared with one pattern in about the time in which one entry is looked
-/// at.
+/// Bytes of a text that are compared with one pattern for a work of 1.
 const COMPARED_BYTES: usize = 64;
 
-/// The work of looking at an item whose text of so many bytes is compared with patterns. Looking at
-/// one without a comparison is 1.
+/// The work of looking at an item and comparing its text with patterns.
 fn match_work(patterns: usize, text_len: usize) -> usize {
     match patterns {
         0 => 1,

@@ -36,7 +36,7 @@ pub(crate) struct SelectedTasks {
 pub(crate) struct WalkedEntries {
     /// Those that may fit, sorted: a text that must be read is not compared yet.
     pub(crate) ids: Vec<EntryId>,
-    /// How many fit besides, behind them.
+    /// The number of entries behind them that fit.
     more: usize,
     /// The last entry before the first of `more`, if there are any.
     listed_to: Option<EntryId>,
