@@ -283,6 +283,10 @@ impl Connection {
     fn unsubscribe(&mut self, name: &TopicName) {
         if self.subscriptions.remove(name.as_str()) {
             self.release_cursor(name.as_str());
+            // Before the answer: another connection may use at once what this one has returned.
+            if let Some(usage) = &mut self.login.usage {
+                usage.remove(Quantity::Subscriptions);
+            }
             self.push_result(Ok(String::new()));
         } else {
             let text = format!("this connection has no subscription to {name}");
