@@ -236,9 +236,17 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
             scope.spawn(move || send_unfinished_body(http, method, path));
         }
     });
-    for path in
-        ["/", "/health", "/ready", "/stats", "/metrics", "/topics", "/groups", "/openapi.json"]
-    {
+    for path in [
+        "/",
+        "/health",
+        "/ready",
+        "/me",
+        "/stats",
+        "/metrics",
+        "/topics",
+        "/groups",
+        "/openapi.json",
+    ] {
         assert_eq!(http.get(path).status, 200, "{path}");
     }
     // The default group does not exist before it is needed.
@@ -269,7 +277,8 @@ fn responses_behind_tokens(
     let all: BTreeSet<_> =
         expected.iter().map(|(method, template, _)| (method.clone(), path(template))).collect();
     let is_open = |path: &str| {
-        ["/", "/openapi.json", "/health", "/ready"].contains(&path) || path.starts_with("/hooks/")
+        ["/", "/openapi.json", "/health", "/ready", "/me"].contains(&path)
+            || path.starts_with("/hooks/")
     };
     let request = |method: &str, path: &str, token: Option<&str>| {
         let header = token.map(|token| format!("Authorization: Bearer {token}"));

@@ -148,6 +148,7 @@ fn router(http: &Arc<HttpState>) -> Router {
         .route("/health", get(system::health))
         .route("/ready", get(system::ready))
         .route("/stats", get(system::stats))
+        .route("/me", get(system::me))
         .route("/metrics", get(system::metrics))
         .route("/topics", get(manage::topics))
         .route(

@@ -27,6 +27,7 @@ const ROUTES: &[Route] = &[
     Route("GET", "/openapi.json", "", "", ""),
     Route("GET", "/health", "", "", ""),
     Route("GET", "/ready", "", "", ""),
+    Route("GET", "/me", "", "", ""),
     Route("GET", "/stats", "", "", READ),
     Route("GET", "/metrics", "", "", READ),
     Route("GET", "/topics", "", "", READ),
