@@ -249,6 +249,8 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
     ] {
         assert_eq!(http.get(path).status, 200, "{path}");
     }
+    let stream = http.request("GET", "/live?on=stats", &["--max-time", "1"]);
+    assert_eq!(stream.status, 200);
     // The default group does not exist before it is needed.
     assert_eq!(http.get("/jobs?group=none").status, 404);
     assert_eq!(http.get("/jobs?group=no,such").status, 400);

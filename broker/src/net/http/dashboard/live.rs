@@ -380,3 +380,174 @@ impl HttpBody for LiveBody {
         Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::routing::get;
+    use http_body_util::BodyExt as _;
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::super::HttpConfig;
+    use super::*;
+    use crate::access::Transport;
+    use crate::net::listener::admit_connection;
+    use crate::remote::{PeerAddr, RemoteInfo};
+    use crate::{Broker, BrokerConfig};
+
+    /// Streams of a broker whose `/stats` counts its requests, and is another text only for every
+    /// third of them. All other routes are missing.
+    async fn live_of(broker: &Broker, requests: &Arc<AtomicUsize>) -> Arc<Live> {
+        let (shared, stop) = (Arc::clone(&broker.shared), CancellationToken::new());
+        let http = Arc::new(HttpState::new(shared, HttpConfig::default(), stop));
+        let requests = Arc::clone(requests);
+        let stats = async move || (requests.fetch_add(1, Ordering::Relaxed) / 3).to_string();
+        let routes = Router::new().route("/stats", get(stats));
+        let missing = async || (StatusCode::NOT_FOUND, r#"{"code":"not-found","message":"m"}"#);
+        Arc::new(Live::new(http, routes.fallback(missing), TaskTracker::new()))
+    }
+
+    async fn start_broker() -> Broker {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        Broker::start(BrokerConfig { listen, ..BrokerConfig::default() }).await.unwrap()
+    }
+
+    /// A stream of a client with all permissions.
+    fn open(live: &Arc<Live>, on: &str) -> HttpResult<Response> {
+        let shared = &live.http.shared;
+        let remote = RemoteInfo::unencrypted(PeerAddr::Tcp("127.0.0.1:1".parse().unwrap()));
+        let admitted = admit_connection(shared, remote.peer, Transport::Http).unwrap();
+        let timeout = Duration::from_secs(1);
+        let client = ConnectedClient::new(Arc::clone(shared), admitted, remote, timeout);
+        live.stream(Arc::new(client), &format!("/live?on={on}").parse().unwrap())
+    }
+
+    /// The next bytes of a stream, without comments.
+    async fn next_event(stream: &mut Response) -> String {
+        loop {
+            let frame = stream.body_mut().frame().await.unwrap().unwrap();
+            let bytes = frame.into_data().unwrap();
+            if ![RETRY_FIELD, KEEP_ALIVE_COMMENT].contains(&bytes) {
+                return String::from_utf8(bytes.to_vec()).unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn two_hundred_streams_cause_the_requests_of_one() {
+        let (broker, requests) = (start_broker().await, Arc::default());
+        let live = live_of(&broker, &requests).await;
+        tokio::time::pause();
+        let mut streams: Vec<_> = (0..200).map(|_| open(&live, "stats,ready").unwrap()).collect();
+        for expected in ["event: stats\ndata: 0\n\n", "event: stats\ndata: 1\n\n"] {
+            for stream in &mut streams {
+                let mut event = next_event(stream).await;
+                if event.starts_with("event: ready") {
+                    event = next_event(stream).await;
+                }
+                assert_eq!(event, expected);
+            }
+        }
+        assert_eq!(requests.load(Ordering::Relaxed), 4, "one a second until the first change");
+        assert_eq!(live.samplers.lock().len(), 2);
+        drop(streams);
+        live.tasks.close();
+        live.tasks.wait().await;
+        assert!(live.samplers.lock().is_empty());
+        assert_eq!(live.streams.available_permits(), STREAMS_MAX);
+        tokio::time::resume();
+        broker.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_client_that_connects_again_and_again_causes_no_more_samples() {
+        let (broker, requests) = (start_broker().await, Arc::default());
+        let live = live_of(&broker, &requests).await;
+        tokio::time::pause();
+        for _ in 0..100 {
+            let mut stream = open(&live, "stats").unwrap();
+            assert_eq!(next_event(&mut stream).await, "event: stats\ndata: 0\n\n");
+        }
+        assert_eq!(requests.load(Ordering::Relaxed), 1);
+        tokio::time::resume();
+        broker.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_slow_client_gets_the_newest_event_of_each_subject() {
+        let broker = start_broker().await;
+        let live = live_of(&broker, &Arc::default()).await;
+        let (jobs, topics) = (watch::Sender::new(Bytes::new()), watch::Sender::new(Bytes::new()));
+        live.samplers.lock().insert(Subject::Jobs, jobs.clone());
+        live.samplers.lock().insert(Subject::Topics, topics.clone());
+        let mut stream = open(&live, "jobs,topics").unwrap();
+        let free = live.http.page_memory.available_permits();
+        for n in 0..9 {
+            jobs.send_replace(Bytes::from(format!("jobs {n}")));
+            topics.send_replace(Bytes::from(format!("topics {n}")));
+        }
+        assert_eq!(next_event(&mut stream).await, "jobs 8");
+        assert_eq!(live.http.page_memory.available_permits(), free - 1);
+        // A subject that changes at each time does not prevent the others.
+        jobs.send_replace(Bytes::from_static(b"jobs 9"));
+        assert_eq!(next_event(&mut stream).await, "topics 8");
+        assert_eq!(next_event(&mut stream).await, "jobs 9");
+        drop(stream);
+        assert_eq!(live.http.page_memory.available_permits(), free);
+        broker.stop().await;
+    }
+
+    #[tokio::test]
+    async fn streams_and_subjects_have_limits() {
+        let broker = start_broker().await;
+        let live = live_of(&broker, &Arc::default()).await;
+        let streams: Vec<_> = (0..STREAMS_MAX).map(|_| open(&live, "stats").unwrap()).collect();
+        let status = |on: &str| match open(&live, on) {
+            Ok(response) => response.status(),
+            Err(error) => axum::response::IntoResponse::into_response(error).status(),
+        };
+        assert_eq!(status("stats"), StatusCode::TOO_MANY_REQUESTS);
+        drop(streams);
+        assert_eq!(status("stats"), StatusCode::OK);
+        let mut samplers = live.samplers.lock();
+        for n in samplers.len()..SAMPLERS_MAX {
+            let subject = Subject::Job(format!("job-{n}").parse().unwrap());
+            samplers.insert(subject, watch::Sender::default());
+        }
+        drop(samplers);
+        assert_eq!(status("job:job-9"), StatusCode::OK);
+        assert_eq!(status("job:another"), StatusCode::TOO_MANY_REQUESTS);
+        broker.stop().await;
+    }
+
+    #[test]
+    fn an_error_is_gone_unless_it_is_temporary() {
+        let event = |subject: &str, status, body: &str| {
+            let subject: Subject = subject.parse().unwrap();
+            subject
+                .event(status, body.as_bytes())
+                .map(|event| String::from_utf8(event.into()).unwrap())
+        };
+        let error = r#"{"code":"not-found","message":"m"}"#;
+        let gone =
+            "event: gone\ndata: {\"code\":\"not-found\",\"message\":\"m\",\"on\":\"job:a\"}\n\n";
+        assert_eq!(event("job:a", StatusCode::NOT_FOUND, error).as_deref(), Some(gone));
+        assert_eq!(event("job:a", StatusCode::SERVICE_UNAVAILABLE, error), None);
+        assert_eq!(event("job:a", StatusCode::TOO_MANY_REQUESTS, error), None);
+        let state = Some("event: ready\ndata: {}\n\n");
+        assert_eq!(event("ready", StatusCode::SERVICE_UNAVAILABLE, "{}\n").as_deref(), state);
+    }
+
+    #[test]
+    fn subjects_are_parsed_and_written_alike() {
+        let names = "stats,ready,topics,groups,jobs,group:a,members:a,keys:a";
+        let subjects = Subject::parse_list(names).ok().unwrap();
+        assert_eq!(subjects.iter().map(ToString::to_string).collect::<Vec<_>>().join(","), names);
+        let wrong = ["", "stats,", "stats,stats", "x", "stats:a", "group", "group:", "group:a/b"];
+        let nine = format!("{names},job:a");
+        for wrong in wrong.into_iter().chain([nine.as_str()]) {
+            assert!(Subject::parse_list(wrong).is_err(), "{wrong}");
+        }
+    }
+}
