@@ -32,7 +32,7 @@ export function button({ label, right, danger, run }) {
       node.setAttribute('aria-disabled', 'true');
       node.classList.add('runs');
       try {
-        say(await run() ?? null);
+        say((await run()) ?? null);
       } catch (error) {
         report(error);
       } finally {
@@ -41,7 +41,8 @@ export function button({ label, right, danger, run }) {
       }
     },
   }, label);
-  return missing ? el('span', { class: 'off' }, node, el('span', { id, class: 'why' }, missing)) : node;
+  return missing
+    ? el('span', { class: 'off' }, node, el('span', { id, class: 'why' }, missing)) : node;
 }
 
 function report(error) {
@@ -55,7 +56,8 @@ function report(error) {
  * `typed`: a name that must be typed. Resolves to whether the reader confirmed.
  */
 export function confirm({ title, text, action, typed }) {
-  const fields = typed ? [{ name: 'typed', label: `Type ${typed} to confirm`, required: true }] : [];
+  const field = { name: 'typed', label: `Type ${typed} to confirm`, required: true };
+  const fields = typed ? [field] : [];
   const check = ({ typed: given }) => (typed && given !== typed ? `This is not ${typed}.` : null);
   return dialog({ title, text, fields, action, danger: true, check }).then(Boolean);
 }
@@ -87,7 +89,7 @@ function dialog({ title, text, fields, action, danger, check, run }) {
     }
     submit.disabled = true;
     try {
-      say(await run?.(values) ?? null);
+      say((await run?.(values)) ?? null);
       result = values;
       node.close();
     } catch (refusal) {

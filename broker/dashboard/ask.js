@@ -69,7 +69,8 @@ async function refusalOf(response) {
     const { code, message } = await response.json();
     refusal = new Refusal(response.status, code, sentence(message));
   } catch {
-    refusal = new Refusal(response.status, 'unknown', `The answer has the status ${response.status}.`);
+    const message = `The answer has the status ${response.status}.`;
+    refusal = new Refusal(response.status, 'unknown', message);
   }
   refusal.wait = wait * 1000;
   return refusal;

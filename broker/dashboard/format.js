@@ -6,10 +6,13 @@ import { el } from './dom.js';
 export const NONE = '–';
 
 const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
-const few = new Intl.NumberFormat('en', { maximumSignificantDigits: 3 });
+const three = new Intl.NumberFormat('en', { maximumSignificantDigits: 3 });
+const two = new Intl.NumberFormat('en', { maximumSignificantDigits: 2 });
 const time = new Intl.DateTimeFormat('en-GB', { timeStyle: 'medium' });
 const dateTime = new Intl.DateTimeFormat('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
 
+// Two digits below 10, otherwise three.
+const few = number => (Math.abs(number) < 9.95 ? two : three).format(number);
 const known = number => typeof number === 'number' && Number.isFinite(number);
 
 /** A count with commas. */
@@ -34,7 +37,7 @@ export function bytes(number) {
     value /= 1000;
     unit += 1;
   }
-  return `${unit === 0 ? whole.format(value) : few.format(value)} ${units[unit]}`;
+  return `${unit === 0 ? whole.format(value) : few(value)} ${units[unit]}`;
 }
 
 // How many of the smaller unit the larger has.
@@ -46,17 +49,17 @@ export function duration(ms) {
     return NONE;
   }
   if (ms < 999.5) {
-    return `${few.format(ms)} ms`;
+    return `${few(ms)} ms`;
   }
   if (ms < 59_950) {
-    return `${few.format(ms / 1000)} s`;
+    return `${few(ms / 1000)} s`;
   }
   const seconds = Math.round(ms / 1000);
-  const two = (large, small, size) =>
+  const pair = (large, small, size) =>
     `${whole.format(Math.floor(seconds / size))}${large} ` +
     `${String(Math.floor((seconds % size) / (size / RATIO[large]))).padStart(2, '0')}${small}`;
-  return seconds < 3_600 ? two('m', 's', 60)
-    : seconds < 86_400 ? two('h', 'm', 3_600) : two('d', 'h', 86_400);
+  return seconds < 3_600 ? pair('m', 's', 60)
+    : seconds < 86_400 ? pair('h', 'm', 3_600) : pair('d', 'h', 86_400);
 }
 
 /** A rate, as `118/s`. */
@@ -64,7 +67,7 @@ export function rate(perSecond) {
   if (!known(perSecond)) {
     return NONE;
   }
-  return `${perSecond < 999.5 ? few.format(perSecond) : whole.format(perSecond)}/s`;
+  return `${perSecond < 999.5 ? few(perSecond) : whole.format(perSecond)}/s`;
 }
 
 /** The time of day; with the date if it is not today. */
@@ -79,7 +82,8 @@ export function ago(ms) {
   if (!known(ms)) {
     return NONE;
   }
-  return ms < 1000 ? 'just now' : `${duration(ms < 60_000 ? Math.floor(ms / 1000) * 1000 : ms)} ago`;
+  const whole = ms < 60_000 ? Math.floor(ms / 1000) * 1000 : ms;
+  return ms < 1000 ? 'just now' : `${duration(whole)} ago`;
 }
 
 // Characters without a shape of their own: control, format, bidi marks, unassigned, private, lone

@@ -72,6 +72,5 @@ export function away(text) {
   const node = document.getElementById('away');
   if (node.textContent !== (text ?? '')) {
     replace(node, text && el('span', {}, text));
-    document.body.classList.toggle('stale', Boolean(text));
   }
 }

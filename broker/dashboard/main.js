@@ -100,6 +100,7 @@ async function show() {
     return;
   }
   const place = el('div', { class: 'page' });
+  document.title = `${route.page[0].toUpperCase()}${route.page.slice(1)} · Tidings`;
   replace(main, place);
   try {
     const page = await load(route.page);
@@ -212,7 +213,8 @@ function applyTheme(theme) {
 
 start(loginPage);
 applyTheme(savedTheme());
-replace(nav, el('ul', {}, NAVIGATION.map(([href, label]) => el('li', {}, el('a', { href }, label)))));
+replace(nav, el('ul', {}, NAVIGATION.map(([href, label]) =>
+  el('li', {}, el('a', { href }, label)))));
 menu.addEventListener('click', () => {
   menu.setAttribute('aria-expanded', String(menu.getAttribute('aria-expanded') !== 'true'));
 });

@@ -69,13 +69,12 @@ export function plot({ title, of, range = '5m', series, unit, own = true }, sign
         el('th', { scope: 'col' }, text)))), rows));
   const toggle = el('button', {
     type: 'button', class: 'quiet', 'aria-expanded': 'false', 'aria-controls': `${id}-data`,
-    onclick: () => {
+    'aria-label': `Show ${title} as a table`, onclick: () => {
       list.hidden = !list.hidden;
       toggle.setAttribute('aria-expanded', String(!list.hidden));
-      replace(toggle, list.hidden ? 'Show as a table' : 'Hide the table');
       listRows();
     },
-  }, 'Show as a table');
+  }, 'Table');
   const node = el('figure', { class: 'plot' },
     el('figcaption', {}, el('span', { id, class: 'title' }, title), own && rangeSwitch(range)),
     box,

@@ -25,7 +25,7 @@ export function table({ caption, columns, key, empty, filter, select, onSelect }
   }));
   const all = el('input', {
     type: 'checkbox', 'aria-label': 'Select all rows that are shown', onchange: () => {
-      shown().forEach(row => (all.checked ? chosen.add(key(row)) : chosen.delete(key(row))));
+      shown().forEach(row => chosen[all.checked ? 'add' : 'delete'](key(row)));
       draw();
       onSelect?.(selected());
     },
@@ -33,7 +33,8 @@ export function table({ caption, columns, key, empty, filter, select, onSelect }
   const search = el('input', {
     id: `${id}-filter`, type: 'search', autocomplete: 'off', spellcheck: 'false', oninput: () => {
       draw();
-      replace(found, search.value ? `${count(body.childElementCount)} of ${count(data.length)}` : null);
+      const part = `${count(body.childElementCount)} of ${count(data.length)}`;
+      replace(found, search.value ? part : null);
     },
   });
   const found = el('span', { class: 'hint', role: 'status' });
@@ -152,9 +153,10 @@ function fill(tr, columns, row, offset) {
     } else if (!cell.firstChild?.isEqualNode(content) || cell.querySelector('button')) {
       const focused = cell.contains(document.activeElement) && document.activeElement;
       cell.replaceChildren(content);
-      const same = focused && [...cell.querySelectorAll('a, button, input')]
-        .find(each => each.textContent === focused.textContent);
-      same?.focus({ preventScroll: true });
+      if (focused) {
+        [...cell.querySelectorAll('a, button, input')]
+          .find(each => each.textContent === focused.textContent)?.focus({ preventScroll: true });
+      }
     }
   });
 }

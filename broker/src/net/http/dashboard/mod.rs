@@ -32,6 +32,9 @@ const FILES: &[(&str, &[u8])] = files![
     "live.js",
     "main.js",
     "metrics.js",
+    "pages/first-steps.js",
+    "pages/overview.js",
+    "pages/system.js",
     "plot.js",
     "session.js",
     "table.js",
@@ -39,6 +42,7 @@ const FILES: &[(&str, &[u8])] = files![
     "uplot/VERSION",
     "uplot/uPlot.esm.js",
     "uplot/uPlot.min.css",
+    "verdict.js",
     "words.js",
 ];
 
