@@ -43,7 +43,8 @@ export function table({ caption, columns, key, empty, filter, select, onSelect }
     el('table', {},
       el('caption', { id: `${id}-caption` }, caption),
       el('thead', {}, el('tr', {},
-        select && el('th', { scope: 'col', class: 'select' }, all), headers.map(each => each.node))),
+        select && el('th', { scope: 'col', class: 'select' }, all),
+        headers.map(each => each.node))),
       body));
   const after = el('div', { class: 'more' });
   const node = el('div', { class: 'table' },

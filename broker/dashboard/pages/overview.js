@@ -25,7 +25,7 @@ export async function show(main, params, signal) {
   work.node.hidden = true;
   replace(main,
     head('Overview', null, rangeSwitch()), verdict, start, numbers,
-    el('div', { class: 'grid' }, plots(signal)), list.node, work.node);
+    el('div', { class: 'grid plots' }, plots(signal)), list.node, work.node);
   watch({ stats: () => {}, ready: object => { ready = object; } }, signal);
   let before = null;
   let isNew = true;
@@ -107,10 +107,7 @@ function groupTable() {
     columns: [
       { title: 'Group', sort: row => row.name, text: row =>
         el('a', { href: `#/groups/${encodeURIComponent(row.name)}` }, visible(row.name)) },
-      { title: 'State', sort: row => row.why ?? '', text: row => (row.why
-        ? mark(row.why === 'paused' ? 'warn' : 'bad', row.why === 'paused' ? 'paused'
-          : `stands still: ${STOPPED[row.why]}`)
-        : mark('ok', 'runs')) },
+      { title: 'State', sort: row => stateOf(row)[1], text: row => mark(...stateOf(row)) },
       number('Waiting', row => row.waiting),
       number('In work', row => row.processing),
       number('Members', row => row.members),
@@ -119,6 +116,16 @@ function groupTable() {
       number('Dead letters', row => row.dead),
     ],
   });
+}
+
+function stateOf({ why, waiting, members }) {
+  if (why) {
+    return why === 'paused' ? ['warn', 'paused'] : ['bad', `stands still: ${STOPPED[why]}`];
+  }
+  if (members === 0) {
+    return waiting > 0 ? ['bad', 'no worker'] : ['off', 'no worker'];
+  }
+  return waiting > 0 ? ['busy', 'works'] : ['ok', 'idle'];
 }
 
 function jobTable() {

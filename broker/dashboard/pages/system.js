@@ -19,7 +19,7 @@ export async function show(main, params, signal) {
   const refused = refusalTable();
   const tls = el('div', {});
   replace(main, head('System'), facts, limits.node,
-    el('div', { class: 'grid' },
+    el('div', { class: 'grid halves' },
       transports.node,
       panel('Encryption', tls),
       panel('This session', session()),
