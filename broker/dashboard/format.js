@@ -67,6 +67,9 @@ export function rate(perSecond) {
   if (!known(perSecond)) {
     return NONE;
   }
+  if (perSecond > 0 && perSecond < 0.01) {
+    return '< 0.01/s';
+  }
   return `${perSecond < 999.5 ? few(perSecond) : whole.format(perSecond)}/s`;
 }
 

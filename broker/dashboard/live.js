@@ -67,8 +67,17 @@ function deliver(handlers, type, object) {
   }
 }
 
-/** Shows that the figures are not of now, or with `null` that they are. */
-export function away(text) {
+// What each source has to say; the first one is shown.
+const reasons = new Map();
+
+/** Shows why the figures are not of now, or with `null` that this source has no such reason. */
+export function away(reason, source = 'live') {
+  if (reason) {
+    reasons.set(source, reason);
+  } else {
+    reasons.delete(source);
+  }
+  const text = [...reasons.values()][0] ?? null;
   const node = document.getElementById('away');
   if (node.textContent !== (text ?? '')) {
     replace(node, text && el('span', {}, text));

@@ -39,6 +39,7 @@ function clear() {
   shown = new AbortController();
   document.querySelectorAll('dialog').forEach(dialog => dialog.close());
   away(null);
+  away(null, 'poll');
   say(null);
   replace(main);
   return shown.signal;

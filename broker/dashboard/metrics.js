@@ -42,9 +42,10 @@ export async function poll(work, ms, signal) {
     if (!signal.aborted && !document.hidden) {
       try {
         await work();
+        away(null, 'poll');
       } catch (error) {
         if (!signal.aborted && error.status !== 401) {
-          away(error.message);
+          away(error.message, 'poll');
         }
       }
     }

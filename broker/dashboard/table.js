@@ -49,14 +49,13 @@ export function table({ caption, columns, key, empty, filter, select, onSelect }
   const after = el('div', { class: 'more' });
   const node = el('div', { class: 'table' },
     filter && el('div', { class: 'filter' },
-      el('label', { for: `${id}-filter` }, 'Filter'), search, found),
+      search, el('label', { for: `${id}-filter` }, 'Filter'), found),
     box, nothing, after);
   scrollable(box);
 
   function shown() {
     const wanted = search.value.trim().toLowerCase();
-    const matches = data.filter(row => !wanted || rows.get(key(row)).textContent
-      .toLowerCase().includes(wanted));
+    const matches = data.filter(row => !wanted || words(rows.get(key(row))).includes(wanted));
     const by = columns[order.column]?.sort;
     return by ? matches.sort((a, b) => compare(by(a), by(b), order.sign)) : matches;
   }
@@ -161,6 +160,10 @@ function fill(tr, columns, row, offset) {
     }
   });
 }
+
+// What the filter searches: all cells but those with controls.
+const words = tr => [...tr.children].filter(cell => !cell.querySelector('button, input'))
+  .map(cell => cell.textContent.toLowerCase()).join(' ');
 
 // Puts the rows in order and moves only those that stand elsewhere.
 function arrange(body, wanted) {
