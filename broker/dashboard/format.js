@@ -51,10 +51,10 @@ export function duration(ms) {
   if (ms < 999.5) {
     return `${few(ms)} ms`;
   }
-  if (ms < 59_950) {
-    return `${few(ms / 1000)} s`;
-  }
   const seconds = Math.round(ms / 1000);
+  if (seconds < 60) {
+    return `${ms < 9_950 ? two.format(ms / 1000) : seconds} s`;
+  }
   const pair = (large, small, size) =>
     `${whole.format(Math.floor(seconds / size))}${large} ` +
     `${String(Math.floor((seconds % size) / (size / RATIO[large]))).padStart(2, '0')}${small}`;

@@ -44,7 +44,8 @@ export async function poll(work, ms, signal) {
         await work();
         away(null, 'poll');
       } catch (error) {
-        if (!signal.aborted && error.status !== 401) {
+        // The stream of the page says when the broker does not answer.
+        if (!signal.aborted && error.status !== 401 && error.status !== 0) {
           away(error.message, 'poll');
         }
       }

@@ -3,7 +3,7 @@
 import uPlot from './uplot/uPlot.esm.js';
 import { ask } from './ask.js';
 import { el, replace, setText } from './dom.js';
-import { clock } from './format.js';
+import { clock, count } from './format.js';
 
 const RANGES = {
   '5m': { label: '5 min', seconds: 300, refresh: 2_000 },
@@ -12,6 +12,8 @@ const RANGES = {
 };
 const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
 const HEIGHT = 150;
+// Steps of an axis that counts things.
+const WHOLE = [...Array(12).keys()].flatMap(power => [1, 2, 5].map(step => step * 10 ** power));
 
 // All plots of the page show the same time, so that they can be compared.
 const shared = new EventTarget();
@@ -232,7 +234,7 @@ function options(box, series, legend, unit, seconds, onPoint) {
     axes: [
       { ...axis, grid: { show: false }, size: 28, gap: 8, space: 64,
         values: (_, splits) => splits.map(value => ticks.format(value * 1000)) },
-      { ...axis, grid, gap: 6, space: 28,
+      { ...axis, grid, gap: 6, space: 28, ...(unit === count ? { incrs: WHOLE } : {}),
         values: (_, splits) => splits.map(value => unit(value)),
         size: (_, values) => 14 + 6.4 * Math.max(3, ...(values ?? []).map(text => text.length)) },
     ],

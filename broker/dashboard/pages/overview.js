@@ -30,7 +30,7 @@ export async function show(main, params, signal) {
   let before = null;
   let isNew = true;
   await poll(async () => {
-    const now = await metrics(signal);
+    const now = await figuresOr(verdict, signal);
     say(verdict, problems(now, ready));
     const rates = now.rates(before);
     before = now;
@@ -42,8 +42,20 @@ export async function show(main, params, signal) {
     })));
     isNew = isNew && await isEmpty(now, signal);
     replace(start, isNew && firstSteps());
+    list.node.hidden = isNew;
     await updateJobs(work, now, signal);
   }, 3_000, signal);
+}
+
+async function figuresOr(verdict, signal) {
+  try {
+    return await metrics(signal);
+  } catch (error) {
+    if (!signal.aborted) {
+      say(verdict, [{ kind: 'bad', text: `Whether all is well is not known. ${error.message}` }]);
+    }
+    throw error;
+  }
 }
 
 // The sentence stands still while nothing changes, so that a screen reader says it once.
