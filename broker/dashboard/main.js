@@ -79,8 +79,8 @@ async function enter() {
   }
 }
 
-// Shows the page that the address names.
-async function show() {
+// Shows the page that the address names. After a change of the page its heading has the focus.
+async function show(isChange = false) {
   const hash = location.hash || '#/';
   const route = ROUTES.find(({ pattern }) => pattern.test(hash));
   const signal = clear();
@@ -111,10 +111,10 @@ async function show() {
     const title = visible(page.title(params));
     document.title = `${title} · Tidings`;
     const done = page.show(place, params, signal);
-    heading(title);
+    heading(title, isChange);
     await done;
     if (!signal.aborted) {
-      heading(title);
+      heading(title, isChange && document.activeElement === document.body);
     }
   } catch (error) {
     if (!signal.aborted) {
@@ -134,8 +134,8 @@ async function load(page) {
   }
 }
 
-// Each page has one h1, its own or this one, which has the focus after a change of the page.
-function heading(title) {
+// Each page has one h1, its own or this one.
+function heading(title, isFocused) {
   const own = main.querySelector('.page h1');
   const given = main.querySelector(':scope > h1');
   if (own && given) {
@@ -145,7 +145,7 @@ function heading(title) {
   }
   const h1 = main.querySelector('h1');
   h1.tabIndex = -1;
-  if (!main.contains(document.activeElement) || document.activeElement === main) {
+  if (isFocused) {
     h1.focus({ preventScroll: true });
     window.scrollTo(0, 0);
   }
@@ -237,7 +237,7 @@ window.addEventListener('hashchange', () => {
     start(loginPage);
     enter();
   } else if (me()?.can.monitor) {
-    show();
+    show(true);
   }
 });
 enter();

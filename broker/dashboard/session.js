@@ -35,12 +35,14 @@ export function me() {
 
 /** Whether a right is given, such as `admin`, `pub:new-url` or `group:crawlers`. */
 export function may(right) {
-  const { can = {}, permissions = [] } = identity ?? {};
-  if (can.all || permissions === null || can[right]) {
-    return true;
+  if (!identity) {
+    return false;
   }
-  return permissions.some(allowed =>
-    allowed === right || (allowed.endsWith('*') && right.startsWith(allowed.slice(0, -1))));
+  const { can, permissions, denied } = identity;
+  const covers = word => word === right || word === 'all' ||
+    (word.endsWith('*') && right.startsWith(word.slice(0, -1)));
+  return can[right] ??
+    (!denied.some(covers) && (permissions === null || permissions.some(covers)));
 }
 
 /** `null`, or which right is missing. */

@@ -144,13 +144,18 @@ function line(columns, check) {
 function fill(tr, columns, row, offset) {
   columns.forEach(({ text }, index) => {
     const cell = tr.children[index + offset];
+    if (cell.querySelector('button:active, button.runs')) {
+      // A button that is pressed, or that works, must stay.
+      return;
+    }
     const content = text(row);
     if (!(content instanceof Node)) {
       const shown = String(content ?? '');
       if (cell.textContent !== shown || cell.firstElementChild) {
         cell.textContent = shown;
       }
-    } else if (!cell.firstChild?.isEqualNode(content) || cell.querySelector('button')) {
+    } else if (content !== cell.firstChild &&
+      (!cell.firstChild?.isEqualNode(content) || cell.querySelector('button'))) {
       const focused = cell.contains(document.activeElement) && document.activeElement;
       cell.replaceChildren(content);
       if (focused) {

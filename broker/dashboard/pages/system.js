@@ -145,7 +145,7 @@ function encryption(now) {
 }
 
 function session() {
-  const { name, known, permissions } = me();
+  const { name, known, permissions, denied } = me();
   const rights = [
     ['monitor', 'see everything except events'],
     ['admin', 'change topics and groups'],
@@ -157,8 +157,12 @@ function session() {
       el('li', {}, mark(may(right) ? 'ok' : 'off', `${may(right) ? 'May' : 'May not'} ${what}`),
         ' (', el('code', {}, right), ')'))),
     permissions === null ? el('p', {}, 'Everything is allowed.')
-      : [el('p', {}, `${plural(permissions.length, 'permission')}:`),
-        el('ul', { class: 'words' }, permissions.map(each =>
-          el('li', {}, el('code', {}, visible(each)))))],
+      : words(plural(permissions.length, 'permission'), permissions),
+    denied.length > 0 && words('Denied', denied),
   ];
 }
+
+const words = (title, list) => [
+  el('p', {}, `${title}:`),
+  el('ul', { class: 'words' }, list.map(each => el('li', {}, el('code', {}, visible(each))))),
+];
