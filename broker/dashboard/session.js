@@ -38,7 +38,7 @@ export function may(right) {
   if (!identity) {
     return false;
   }
-  const { can, permissions, denied } = identity;
+  const { can, permissions, denied = [] } = identity;
   const covers = word => word === right || word === 'all' ||
     (word.endsWith('*') && right.startsWith(word.slice(0, -1)));
   return can[right] ??

@@ -145,7 +145,7 @@ function encryption(now) {
 }
 
 function session() {
-  const { name, known, permissions, denied } = me();
+  const { name, known, permissions, denied = [] } = me();
   const rights = [
     ['monitor', 'see everything except events'],
     ['admin', 'change topics and groups'],
