@@ -1,6 +1,6 @@
 // Whether all is well, from the figures of the broker.
 
-import { bytes, duration, plural, visible } from './format.js';
+import { bytes, count, duration, plural, visible } from './format.js';
 import { STOPPED } from './words.js';
 
 const DAY = 86_400;
@@ -20,7 +20,8 @@ export function problems(figures, ready) {
     ...(ready?.['sync-failed'] ?? []).map(name => topic(name, 'a write to the disk failed')),
     ...(ready?.full ?? []).map(name => topic(name, 'the disk is full')),
     ...counted('tidings_damaged_groups',
-      number => `${plural(number, 'group')} with a damaged log, which rejects work.`, '#/groups'),
+      number => (number === 1 ? '1 group has a damaged log and rejects work.'
+        : `${count(number)} groups have damaged logs and reject work.`), '#/groups'),
     ...groups(figures).flatMap(ofGroup),
     ...disk(of('tidings_disk_free_bytes'), of('tidings_disk_reserve_bytes')),
     ...certificate(of('tidings_tls_certificate_not_after_seconds')),

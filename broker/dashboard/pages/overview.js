@@ -11,6 +11,9 @@ import { groups, problems } from '../verdict.js';
 import { STOPPED, state } from '../words.js';
 import { firstSteps } from './first-steps.js';
 
+// Problems that are shown; more are counted.
+const MOST = 10;
+
 export function title() {
   return 'Overview';
 }
@@ -66,8 +69,9 @@ function say(node, found) {
   }
   node.dataset.texts = texts;
   replace(node, found.length === 0 ? el('p', {}, mark('ok', 'All is well.'))
-    : el('ul', {}, found.map(({ kind, text, href }) =>
-      el('li', {}, mark(kind, href ? el('a', { href }, text) : text)))));
+    : el('ul', {}, found.slice(0, MOST).map(({ kind, text, href }) =>
+      el('li', {}, mark(kind, href ? el('a', { href }, text) : text))),
+    found.length > MOST && el('li', {}, `And ${count(found.length - MOST)} more.`)));
 }
 
 function keyFigures(now, rates) {
