@@ -232,7 +232,7 @@ function options(box, series, legend, unit, seconds, onPoint) {
       y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] },
     },
     axes: [
-      { ...axis, grid: { show: false }, size: 28, gap: 8, space: 64,
+      { ...axis, grid: { show: false }, size: 28, gap: 8, space: 42,
         values: (_, splits) => splits.map(value => ticks.format(value * 1000)) },
       { ...axis, grid, gap: 6, space: 28, ...(unit === count ? { incrs: WHOLE } : {}),
         values: (_, splits) => splits.map(value => unit(value)),
