@@ -23,8 +23,8 @@ export async function main(test) {
     executablePath: '/usr/bin/chromium',
     args: [
       '--no-sandbox', '--disable-quic',
-      // No name but those of this machine leads anywhere.
-      '--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.*, EXCLUDE localhost, EXCLUDE *.localhost',
+      // Names of other sites lead to this machine; nothing leaves it.
+      '--host-resolver-rules=MAP *.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.*, EXCLUDE localhost, EXCLUDE *.localhost',
     ],
   });
   try {
@@ -74,7 +74,9 @@ export async function openTab(browser, url, { expected = [], ...options } = {}) 
     seen.push(`dialog: ${dialog.message()}`);
     dialog.dismiss();
   });
+  const requests = [];
   page.on('request', request => {
+    requests.push(request);
     if (new URL(request.url()).origin !== origin) {
       seen.push(`request to another origin: ${request.url()}`);
     }
@@ -84,7 +86,13 @@ export async function openTab(browser, url, { expected = [], ...options } = {}) 
   await context.addInitScript(() => addEventListener('securitypolicyviolation', event =>
     globalThis.reportViolation(`${event.violatedDirective} ${event.blockedURI} ${event.sample}`)));
   const problems = () => seen.filter(text => !expected.some(pattern => pattern.test(text)));
-  const tab = { page, context, seen, problems };
+  const history = async () => {
+    const cdp = await context.newCDPSession(page);
+    const { entries } = await cdp.send('Page.getNavigationHistory');
+    await cdp.detach();
+    return entries.flatMap(({ url, userTypedURL, title }) => [url, userTypedURL, title]);
+  };
+  const tab = { page, context, requests, history, problems };
   tabs.push(tab);
   await page.goto(url);
   return tab;
