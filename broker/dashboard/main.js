@@ -59,17 +59,17 @@ async function enter() {
   const signal = clear();
   replace(main, el('p', { class: 'empty' }, 'Connecting…'));
   try {
-    const { can, known } = await begin();
+    const reason = await begin();
     if (signal.aborted) {
       return;
     }
-    if (can.monitor) {
+    if (reason === null) {
       nav.hidden = false;
       menu.hidden = false;
       sessionPart();
       await show();
     } else {
-      loginPage(known ? 'This session does not have the permission `monitor`.' : null);
+      loginPage(reason);
     }
   } catch (error) {
     if (!signal.aborted) {

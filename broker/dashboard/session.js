@@ -22,10 +22,23 @@ export function start(onLeave) {
   login.refused = () => leave('The broker does not accept this token any more.');
 }
 
-/** Asks the broker what this session may do. */
+/**
+ * Asks the broker what this session may do. `null`, or why it may not see the dashboard; an empty
+ * text if it is not logged in.
+ */
 export async function begin() {
   identity = await ask('/me');
-  return identity;
+  if (identity.can.monitor) {
+    return null;
+  }
+  const reason = whyNot(identity, login.token);
+  forget();
+  return reason;
+}
+
+function whyNot({ known }, token) {
+  const unknown = token ? 'The broker does not know this token.' : '';
+  return known ? 'This session does not have the permission `monitor`.' : unknown;
 }
 
 /** What `GET /me` said; `null` before. */
@@ -57,10 +70,14 @@ export function logout() {
 
 function leave(reason) {
   const had = login.token !== null;
+  forget();
+  left(had ? reason : null);
+}
+
+function forget() {
   sessionStorage.removeItem(KEY);
   login.token = null;
   identity = null;
-  left(had ? reason : null);
 }
 
 /** Shows the login form; `onDone` is called after a token was accepted. */
@@ -106,7 +123,7 @@ async function tryToken(token) {
   try {
     const answer = await ask('/me');
     if (!answer.can.monitor) {
-      throw new Refusal(403, 'denied', 'This token does not have the permission `monitor`.');
+      throw new Refusal(403, 'denied', whyNot(answer, token));
     }
     sessionStorage.setItem(KEY, token);
   } catch (error) {
