@@ -12,6 +12,8 @@ const RANGES = {
 };
 const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
 const HEIGHT = 150;
+// Steps of the axis of time, in seconds.
+const MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440].map(minutes => minutes * 60);
 // Steps of an axis that counts things.
 const WHOLE = [...Array(12).keys()].flatMap(power => [1, 2, 5].map(step => step * 10 ** power));
 
@@ -225,14 +227,14 @@ function options(box, series, legend, unit, seconds, onPoint) {
   const ticks = new Intl.DateTimeFormat('en-GB', time);
   return {
     width: box.clientWidth, height: HEIGHT, legend: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [8, 20, 0, 0],
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
     scales: {
       x: { range: (_, min, max) => (max === null ? [0, 1] : [max - seconds(), max]) },
       y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] },
     },
     axes: [
-      { ...axis, grid: { show: false }, size: 28, gap: 8, space: 42,
+      { ...axis, grid: { show: false }, size: 28, gap: 8, space: 42, incrs: MINUTES,
         values: (_, splits) => splits.map(value => ticks.format(value * 1000)) },
       { ...axis, grid, gap: 6, space: 28, ...(unit === count ? { incrs: WHOLE } : {}),
         values: (_, splits) => splits.map(value => unit(value)),

@@ -86,7 +86,7 @@ function keyFigures(now, rates) {
     ['Connections', count(sum('tidings_connections'))],
     ['Memory', bytes(of('process_resident_memory_bytes'))],
     ['Stored', bytes(sum('tidings_log_bytes'))],
-    ['Free on the disk', bytes(of('tidings_disk_free_bytes'))],
+    ['Disk free', bytes(of('tidings_disk_free_bytes'))],
     ['Running for', duration(since)],
   ];
 }
