@@ -17,28 +17,30 @@ const MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440].map(minutes 
 // Steps of an axis that counts things.
 const WHOLE = [...Array(12).keys()].flatMap(power => [1, 2, 5].map(step => step * 10 ** power));
 
-// All plots of the page show the same time, so that they can be compared.
+// All plots show the same time, so that they can be compared; also on the next page.
 const shared = new EventTarget();
+let chosen = null;
 let plots = 0;
 
 /** A switch of the time that all plots show. */
 export function rangeSwitch(range = '5m') {
   plots += 1;
   const name = `range-${plots}`;
-  const inputs = Object.entries(RANGES).map(([value, { label }]) => {
-    const input = el('input', {
-      type: 'radio', name, value, checked: value === range,
-      onchange: () => shared.dispatchEvent(new CustomEvent('range', { detail: value })),
-    });
-    return { input, node: el('label', {}, input, el('span', {}, label)) };
-  });
-  const node = el('fieldset', { class: 'range' },
-    el('legend', { class: 'unseen' }, 'Time that the plots show'), inputs.map(each => each.node));
-  const follow = event => inputs.forEach(({ input }) => {
-    input.checked = input.value === event.detail;
-  });
-  shared.addEventListener('range', follow);
-  return node;
+  return el('fieldset', { class: 'range' },
+    el('legend', { class: 'unseen' }, 'Time that the plots show'),
+    Object.entries(RANGES).map(([value, { label }]) => el('label', {},
+      el('input', {
+        type: 'radio', name, value, checked: value === (chosen ?? range),
+        onchange: () => choose(value),
+      }), el('span', {}, label))));
+}
+
+function choose(range) {
+  chosen = range;
+  for (const input of document.querySelectorAll('.range input')) {
+    input.checked = input.value === range;
+  }
+  shared.dispatchEvent(new Event('range'));
 }
 
 /**
@@ -48,7 +50,7 @@ export function rangeSwitch(range = '5m') {
 export function plot({ title, of, range = '5m', series, unit, own = true }, signal) {
   plots += 1;
   const id = `plot-${plots}`;
-  let shownRange = range;
+  const shown = () => RANGES[chosen ?? range];
   let data = [[], ...series.map(() => [])];
   let chart = null;
   let at = null;
@@ -104,16 +106,16 @@ export function plot({ title, of, range = '5m', series, unit, own = true }, sign
   function point(index, moveCursor = false) {
     at = index;
     const last = data[0].length - 1;
-    const shown = Math.min(index ?? last, last);
-    legend.forEach(({ value }, line) => setText(value, unit(data[line + 1][shown])));
-    const time = shown >= 0 ? clock(data[0][shown] * 1000) : '';
+    const now = Math.min(index ?? last, last);
+    legend.forEach(({ value }, line) => setText(value, unit(data[line + 1][now])));
+    const time = now >= 0 ? clock(data[0][now] * 1000) : '';
     setText(moment, index === null ? '' : `at ${time}`);
     box.setAttribute('aria-valuemax', Math.max(last, 0));
-    box.setAttribute('aria-valuenow', Math.max(shown, 0));
-    box.setAttribute('aria-valuetext', shown < 0 ? 'no figures yet' : `${time}: ${legend
+    box.setAttribute('aria-valuenow', Math.max(now, 0));
+    box.setAttribute('aria-valuetext', now < 0 ? 'no figures yet' : `${time}: ${legend
       .map(({ label, value }) => `${label} ${value.textContent}`).join(', ')}`);
     if (moveCursor && chart) {
-      chart.setCursor({ left: chart.valToPos(data[0][shown], 'x'), top: -10 }, false);
+      chart.setCursor({ left: chart.valToPos(data[0][now], 'x'), top: -10 }, false);
     }
   }
 
@@ -130,7 +132,7 @@ export function plot({ title, of, range = '5m', series, unit, own = true }, sign
       return;
     }
     chart?.destroy();
-    chart = new uPlot(options(box, series, legend, unit, () => RANGES[shownRange].seconds,
+    chart = new uPlot(options(box, series, legend, unit, () => shown().seconds,
       index => point(index)), data, box);
   }
 
@@ -138,8 +140,12 @@ export function plot({ title, of, range = '5m', series, unit, own = true }, sign
     if (document.hidden || signal.aborted) {
       return;
     }
+    const wanted = chosen;
     try {
-      const { columns, values } = await history(of, shownRange, signal);
+      const { columns, values } = await history(of, wanted ?? range);
+      if (wanted !== chosen) {
+        return;
+      }
       const column = name => values[columns.indexOf(name)] ?? (values[0] ?? []).map(() => null);
       data = [values[0] ?? [], ...series.map(each => column(each.column))];
     } catch {
@@ -152,19 +158,15 @@ export function plot({ title, of, range = '5m', series, unit, own = true }, sign
       draw();
     }
     point(at);
-    setText(summary, sentence(data, series, unit, RANGES[shownRange].label));
+    setText(summary, sentence(data, series, unit, shown().label));
     listRows();
   }
 
   let timer = null;
   const schedule = () => {
     clearInterval(timer);
-    timer = setInterval(refresh, RANGES[shownRange].refresh);
+    timer = setInterval(refresh, shown().refresh);
     refresh();
-  };
-  const onRange = event => {
-    shownRange = event.detail;
-    schedule();
   };
   const observer = new ResizeObserver(() => {
     if (chart) {
@@ -175,14 +177,14 @@ export function plot({ title, of, range = '5m', series, unit, own = true }, sign
   });
   const dark = matchMedia('(prefers-color-scheme: dark)');
   observer.observe(box);
-  shared.addEventListener('range', onRange);
+  shared.addEventListener('range', schedule);
   document.addEventListener('theme', draw);
   document.addEventListener('visibilitychange', refresh);
   dark.addEventListener('change', draw);
   signal.addEventListener('abort', () => {
     clearInterval(timer);
     observer.disconnect();
-    shared.removeEventListener('range', onRange);
+    shared.removeEventListener('range', schedule);
     document.removeEventListener('theme', draw);
     document.removeEventListener('visibilitychange', refresh);
     dark.removeEventListener('change', draw);
@@ -222,13 +224,10 @@ function options(box, series, legend, unit, seconds, onPoint) {
   const colours = legend.map(each => getComputedStyle(each.mark).color);
   const font = `11px ${style.fontFamily}`;
   const axis = { stroke: style.color, font, ticks: { show: false } };
-  const grid = { stroke: style.borderTopColor, width: 1 };
-  const time = { hour: '2-digit', minute: '2-digit', hourCycle: 'h23' };
-  const ticks = new Intl.DateTimeFormat('en-GB', time);
+  const ticks = new Intl.DateTimeFormat('en-GB', { timeStyle: 'short' });
   return {
     width: box.clientWidth, height: HEIGHT, legend: { show: false },
-    padding: [8, 20, 0, 0],
-    cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
+    padding: [8, 20, 0, 0], cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
     scales: {
       x: { range: (_, min, max) => (max === null ? [0, 1] : [max - seconds(), max]) },
       y: { range: (_, min, max) => [0, max > 0 ? max * 1.1 : 1] },
@@ -236,7 +235,8 @@ function options(box, series, legend, unit, seconds, onPoint) {
     axes: [
       { ...axis, grid: { show: false }, size: 28, gap: 8, space: 42, incrs: MINUTES,
         values: (_, splits) => splits.map(value => ticks.format(value * 1000)) },
-      { ...axis, grid, gap: 6, space: 28, ...(unit === count ? { incrs: WHOLE } : {}),
+      { ...axis, grid: { stroke: style.borderTopColor, width: 1 }, gap: 6, space: 28,
+        ...(unit === count ? { incrs: WHOLE } : {}),
         values: (_, splits) => splits.map(value => unit(value)),
         size: (_, values) => 14 + 6.4 * Math.max(3, ...(values ?? []).map(text => text.length)) },
     ],
