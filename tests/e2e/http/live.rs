@@ -50,7 +50,7 @@ fn states_come_at_once_and_when_they_change() {
     for stream in &streams {
         let from = &mut 0;
         let gone = wait_for_event(stream, from, "gone", |gone| gone["on"] == "job:docs");
-        assert_eq!(gone["code"], "not-found");
+        assert_eq!(gone["code"], "unknown");
         assert!(gone["message"].is_string(), "{gone}");
         for (kind, path) in [
             ("group:g", "/groups/g"),
@@ -121,7 +121,7 @@ fn a_stream_needs_its_permissions_until_its_end() {
         ("bob", &["monitor"]),
         ("worker", &["group:crawlers", "job:docs"]),
     ];
-    let flags = ["--limit", "subscriptions=2"];
+    let flags = ["--limit", "principal.subscriptions=2"];
     let (server, [operator, alice, bob, worker]) = broker(permissions, &flags);
     let http = HttpClient::new(&server);
     let folder = server.folder.path();

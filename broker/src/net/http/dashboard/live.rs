@@ -404,7 +404,7 @@ mod tests {
         let requests = Arc::clone(requests);
         let stats = async move || (requests.fetch_add(1, Ordering::Relaxed) / 3).to_string();
         let routes = Router::new().route("/stats", get(stats));
-        let missing = async || (StatusCode::NOT_FOUND, r#"{"code":"not-found","message":"m"}"#);
+        let missing = async || (StatusCode::NOT_FOUND, r#"{"code":"unknown","message":"m"}"#);
         Arc::new(Live::new(http, routes.fallback(missing), TaskTracker::new()))
     }
 
@@ -529,9 +529,9 @@ mod tests {
                 .event(status, body.as_bytes())
                 .map(|event| String::from_utf8(event.into()).unwrap())
         };
-        let error = r#"{"code":"not-found","message":"m"}"#;
+        let error = r#"{"code":"unknown","message":"m"}"#;
         let gone =
-            "event: gone\ndata: {\"code\":\"not-found\",\"message\":\"m\",\"on\":\"job:a\"}\n\n";
+            "event: gone\ndata: {\"code\":\"unknown\",\"message\":\"m\",\"on\":\"job:a\"}\n\n";
         assert_eq!(event("job:a", StatusCode::NOT_FOUND, error).as_deref(), Some(gone));
         assert_eq!(event("job:a", StatusCode::SERVICE_UNAVAILABLE, error), None);
         assert_eq!(event("job:a", StatusCode::TOO_MANY_REQUESTS, error), None);
