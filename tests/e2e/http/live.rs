@@ -72,7 +72,7 @@ fn states_come_at_once_and_when_they_change() {
     assert_eq!(http.post_lines("/topics/work", "a task").status, 200);
     assert_eq!(http.send_json("POST", "/jobs", r#"{"job":"docs"}"#).status, 200);
     for (stream, from) in streams.iter().zip(&mut *from) {
-        wait_for_event(stream, &mut 0, "group:g", |group| group["ready"] == 1);
+        wait_for_event(stream, &mut 0, "group:g", |group| group["waiting"] == 1);
         let job = wait_for_event(stream, from, "job:docs", |job| job["state"] == "open");
         assert_eq!(job, http.get("/jobs/docs").json());
     }
