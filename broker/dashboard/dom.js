@@ -56,6 +56,20 @@ export function panel(title, ...children) {
   return el('section', { class: 'panel' }, el('h2', {}, title), children);
 }
 
+/** Text for screen readers alone, such as what a button that repeats in each row is about. */
+export function unseen(text) {
+  return el('span', { class: 'unseen' }, text);
+}
+
+/**
+ * Keeps nodes by name: a button in a row that is updated stays the same one, so that no click on it
+ * is lost.
+ */
+export function keeper() {
+  const nodes = new Map();
+  return (name, make) => nodes.get(name) ?? nodes.set(name, make()).get(name);
+}
+
 function append(node, children) {
   for (const child of children.flat(Infinity)) {
     if (child !== null && child !== undefined && child !== false) {

@@ -104,9 +104,14 @@ export function hostLink(key, group = 'crawlers') {
   return el('a', { href }, visible(key));
 }
 
+// Characters of a URL that are shown; the link has all of them.
+const URL_SHOWN = 300;
+
 /** A URL, as a link if it is http or https. */
 export function urlLink(url) {
-  const shown = visible(url);
+  const text = visible(url);
+  const shown = text.length <= URL_SHOWN ? text
+    : `${text.slice(0, URL_SHOWN - 41)}…${text.slice(-40)}`;
   const parsed = URL.canParse(url) ? new URL(url) : null;
   if (!/^https?:\/\//i.test(url) || !/^https?:$/.test(parsed?.protocol ?? '')) {
     return el('span', { class: 'url' }, shown);
