@@ -89,7 +89,9 @@ fn states_come_at_once_and_when_they_change() {
 
     // A stop of the broker ends streams, so that clients connect again.
     server.process.signal_and_finish("TERM").expect_code(0);
-    streams.map(|stream| stream.finish().expect_code(0));
+    for stream in streams {
+        stream.finish().expect_code(0);
+    }
 }
 
 #[test]
@@ -145,7 +147,9 @@ fn a_stream_needs_its_permissions_until_its_end() {
     run_tidings(folder, &["token", "revoke", "alice", "--yes"]).expect_code(0);
     let denied = ["token", "set", "bob", "--allow", "monitor", "--deny", "group:crawlers"];
     run_tidings(folder, &denied).expect_code(0);
-    streams.map(|stream| stream.finish().expect_code(0));
+    for stream in streams {
+        stream.finish().expect_code(0);
+    }
     // It shows nothing that was denied.
     let shown = all_data(&second, "stats").len();
     wait_until("further states", || (all_data(&second, "stats").len() > shown).then_some(()));
