@@ -15,8 +15,61 @@ use super::error::{ErrorResponse, HttpResult};
 /// The page; `{{files}}` stands for the folder of its files.
 const PAGE: &str = include_str!("../../../../dashboard/index.html");
 
+macro_rules! files {
+    ($($name:literal,)*) => {
+        &[$(($name, include_bytes!(concat!("../../../../dashboard/", $name)))),*]
+    };
+}
+
 /// Name and content of each file besides the page.
-const FILES: &[(&str, &[u8])] = &[];
+const FILES: &[(&str, &[u8])] = files![
+    "actions.js",
+    "announce.js",
+    "ask.js",
+    "choice.js",
+    "crawl.js",
+    "dashboard.css",
+    "dom.js",
+    "events.js",
+    "failures.js",
+    "format.js",
+    "hosts.js",
+    "icon.svg",
+    "job-forms.js",
+    "list.js",
+    "live.js",
+    "main.js",
+    "members.js",
+    "metrics.js",
+    "outcomes.js",
+    "pages/crawlers.js",
+    "pages/dead.js",
+    "pages/first-steps.js",
+    "pages/group.js",
+    "pages/groups.js",
+    "pages/host.js",
+    "pages/job.js",
+    "pages/jobs.js",
+    "pages/overview.js",
+    "pages/schedules.js",
+    "pages/system.js",
+    "pages/topic.js",
+    "pages/topics.js",
+    "plot.js",
+    "results.js",
+    "rules.js",
+    "search.js",
+    "session.js",
+    "table.js",
+    "tail.js",
+    "topic-settings.js",
+    "uplot/LICENSE",
+    "uplot/VERSION",
+    "uplot/uPlot.esm.js",
+    "uplot/uPlot.min.css",
+    "verdict.js",
+    "words.js",
+];
 
 /// The page may load what is on this server and run the scripts of its files, but no text becomes
 /// markup or code in it, and no other page can embed it.
@@ -88,6 +141,7 @@ fn content_type(name: &str) -> HeaderValue {
         Some((_, "html")) => "text/html; charset=utf-8",
         Some((_, "css")) => "text/css; charset=utf-8",
         Some((_, "js")) => "text/javascript; charset=utf-8",
+        Some((_, "svg")) => "image/svg+xml",
         _ => "text/plain; charset=utf-8",
     })
 }
