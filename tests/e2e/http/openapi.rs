@@ -243,6 +243,7 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
         "/me",
         "/stats",
         "/metrics",
+        "/history",
         "/topics",
         "/groups",
         "/openapi.json",
@@ -253,6 +254,7 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
     assert_eq!(stream.status, 200);
     // The default group does not exist before it is needed.
     assert_eq!(http.get("/jobs?group=none").status, 404);
+    assert_eq!(http.get("/history?of=group:none").status, 404);
     assert_eq!(http.get("/jobs?group=no,such").status, 400);
     assert_eq!(http.get("/jobs").status, 200);
 }

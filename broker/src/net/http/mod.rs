@@ -23,6 +23,7 @@ mod config;
 mod dashboard;
 mod embedded_handlers;
 mod error;
+mod history;
 pub mod hooks;
 mod idempotency;
 mod jobs;
@@ -49,6 +50,7 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post, put};
 use axum::{Extension, Router};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tidings_protocol::{Command, GroupAction, JobAction, ProtocolError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -70,6 +72,7 @@ use self::request_input::BodyReceiver;
 pub(crate) use self::server::serve;
 use self::sse_buffers::SseBuffers;
 use super::Shared;
+use crate::figures::History;
 
 /// Bytes of a response for which one permit of `page_memory` stands.
 const PAGE_PERMIT_BYTES: usize = 1 << 10;
@@ -88,6 +91,7 @@ pub(crate) struct HttpState {
     idempotency_keys: IdempotencyKeys,
     sse_buffers: SseBuffers,
     hooks: Hooks,
+    history: Mutex<History>,
     /// `None` if it is off.
     dashboard: Option<Dashboard>,
     /// The body of `GET /openapi.json`.
@@ -114,6 +118,7 @@ impl HttpState {
             idempotency_keys: IdempotencyKeys::default(),
             sse_buffers: SseBuffers::default(),
             hooks,
+            history: Mutex::new(History::new()),
             stop,
         }
     }
@@ -155,6 +160,7 @@ fn router(http: &Arc<HttpState>, tasks: &TaskTracker) -> Router {
         .route("/stats", get(system::stats))
         .route("/me", get(system::me))
         .route("/metrics", get(system::metrics))
+        .route("/history", get(history::history))
         .route("/topics", get(manage::topics))
         .route(
             "/topics/{topic}",

@@ -398,7 +398,7 @@ mod tests {
 
     /// Streams of a broker whose `/stats` counts its requests, and is another text only for every
     /// third of them. All other routes are missing.
-    async fn live_of(broker: &Broker, requests: &Arc<AtomicUsize>) -> Arc<Live> {
+    fn live_of(broker: &Broker, requests: &Arc<AtomicUsize>) -> Arc<Live> {
         let (shared, stop) = (Arc::clone(&broker.shared), CancellationToken::new());
         let http = Arc::new(HttpState::new(shared, HttpConfig::default(), stop));
         let requests = Arc::clone(requests);
@@ -437,7 +437,7 @@ mod tests {
     #[tokio::test]
     async fn two_hundred_streams_cause_the_requests_of_one() {
         let (broker, requests) = (start_broker().await, Arc::default());
-        let live = live_of(&broker, &requests).await;
+        let live = live_of(&broker, &requests);
         tokio::time::pause();
         let mut streams: Vec<_> = (0..200).map(|_| open(&live, "stats,ready").unwrap()).collect();
         for expected in ["event: stats\ndata: 0\n\n", "event: stats\ndata: 1\n\n"] {
@@ -463,7 +463,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_connects_again_and_again_causes_no_more_samples() {
         let (broker, requests) = (start_broker().await, Arc::default());
-        let live = live_of(&broker, &requests).await;
+        let live = live_of(&broker, &requests);
         tokio::time::pause();
         for _ in 0..100 {
             let mut stream = open(&live, "stats").unwrap();
@@ -477,7 +477,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_client_gets_the_newest_event_of_each_subject() {
         let broker = start_broker().await;
-        let live = live_of(&broker, &Arc::default()).await;
+        let live = live_of(&broker, &Arc::default());
         let (jobs, topics) = (watch::Sender::new(Bytes::new()), watch::Sender::new(Bytes::new()));
         live.samplers.lock().insert(Subject::Jobs, jobs.clone());
         live.samplers.lock().insert(Subject::Topics, topics.clone());
@@ -501,7 +501,7 @@ mod tests {
     #[tokio::test]
     async fn streams_and_subjects_have_limits() {
         let broker = start_broker().await;
-        let live = live_of(&broker, &Arc::default()).await;
+        let live = live_of(&broker, &Arc::default());
         let streams: Vec<_> = (0..STREAMS_MAX).map(|_| open(&live, "stats").unwrap()).collect();
         let status = |on: &str| match open(&live, on) {
             Ok(response) => response.status(),
@@ -510,12 +510,11 @@ mod tests {
         assert_eq!(status("stats"), StatusCode::TOO_MANY_REQUESTS);
         drop(streams);
         assert_eq!(status("stats"), StatusCode::OK);
-        let mut samplers = live.samplers.lock();
-        for n in samplers.len()..SAMPLERS_MAX {
+        let samplers = live.samplers.lock().len();
+        for n in samplers..SAMPLERS_MAX {
             let subject = Subject::Job(format!("job-{n}").parse().unwrap());
-            samplers.insert(subject, watch::Sender::default());
+            live.samplers.lock().insert(subject, watch::Sender::default());
         }
-        drop(samplers);
         assert_eq!(status("job:job-9"), StatusCode::OK);
         assert_eq!(status("job:another"), StatusCode::TOO_MANY_REQUESTS);
         broker.stop().await;
