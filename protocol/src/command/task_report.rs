@@ -13,6 +13,10 @@ pub(super) const WORD_BYTES_MAX: usize = 128;
 /// The largest `status=`.
 pub(super) const STATUS_MAX: u16 = 999;
 
+/// The values of `reason=` that say that the host of a request did not answer: its name has no
+/// address, or no connection to it was established. A group counts them for each key.
+pub const UNANSWERED_REASONS: [&str; 4] = ["dns", "connect", "connect-timeout", "tls"];
+
 word_enum! {
     /// Whether a page differs from the one that was fetched before.
     pub enum PageChange {
@@ -25,8 +29,8 @@ word_enum! {
     }
 }
 
-/// What a worker knows about the page of a task. Nothing is decided by it: it is counted and
-/// published. Texts are one word on the wire: white space becomes `_` when they are encoded.
+/// What a worker knows about the page of a task. It is counted and published; only
+/// [`UNANSWERED_REASONS`] decide anything. Texts are one word on the wire: white space becomes `_` when they are encoded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskReport {
     /// `reason=`: why there is no page, for programs where the worker has a word for it.
@@ -48,6 +52,11 @@ pub struct TaskReport {
 }
 
 impl TaskReport {
+    /// Whether the host did not answer.
+    pub fn is_unanswered(&self) -> bool {
+        self.reason.as_deref().is_some_and(|reason| UNANSWERED_REASONS.contains(&reason))
+    }
+
     /// A report that consists of a reason. `None` without one.
     pub fn of_reason(reason: Option<String>) -> Option<Box<Self>> {
         reason.map(|reason| Self { reason: Some(reason), ..Self::default() }.into())

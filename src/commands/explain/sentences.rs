@@ -120,6 +120,10 @@ impl<'a> Explained<'a> {
                 return format!("{gate}rests for {} more: {cause}", self.shown("free-in"));
             }
             "in-flight" => return format!("{gate}has a request in flight"),
+            "down" => {
+                let next = self.shown("free-in");
+                return format!("{gate}does not answer, and is tried again in {next}");
+            }
             "group-paused" => format!("group {group} is paused"),
             "unpublished-events" => {
                 format!("events of group {group} could not be published yet")

@@ -1,5 +1,6 @@
 //! Groups, jobs, tasks and dead letters.
 
+mod circuit;
 mod drain;
 mod failed_pages;
 mod group_commands;

@@ -6,6 +6,7 @@ use tidings_protocol::MemberId;
 
 use crate::Group;
 use crate::entry::{Admission, Entry, EntryId, JobNumber, Lease, PassId, RecordedRest};
+use crate::frontier::circuit::RequestEnd;
 use crate::frontier::dormant::{DormantAdmission, DormantEntries};
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::keys::KeyId;
@@ -155,7 +156,7 @@ impl Group {
         now: Moment,
     ) {
         let gate = if over {
-            self.end_request(id, rest, true, now)
+            self.end_request(id, rest, RequestEnd::Unknown, now)
         } else {
             self.frontier.apply_rest(id, rest, now)
         };
@@ -166,8 +167,11 @@ impl Group {
     }
 
     pub(crate) fn apply_loss(&mut self, id: EntryId, now: Moment) {
-        let rests = !mutants::is(Mutant::NoRestAfterLoss);
-        let gate = self.end_request(id, RecordedRest::default(), rests, now);
+        let end = match RequestEnd::Unknown {
+            _ if mutants::is(Mutant::NoRestAfterLoss) => RequestEnd::NotMade,
+            end => end,
+        };
+        let gate = self.end_request(id, RecordedRest::default(), end, now);
         self.end_lease(id, now);
         self.leases.count_end(id, LeaseEnd::Lost);
         self.frontier.count_loss(id, now);
@@ -195,14 +199,22 @@ impl Group {
         reason: Option<Box<str>>,
         now: Moment,
     ) {
-        let was_made = !matches!(back, NextStep::Uncounted { .. });
-        let gate = self.end_request(id, rest, was_made, now);
+        let end = match back {
+            NextStep::Uncounted { .. } => RequestEnd::NotMade,
+            NextStep::Unanswered { .. } => RequestEnd::Unanswered,
+            NextStep::Retry { .. } | NextStep::Again(_) | NextStep::Render => RequestEnd::Answered,
+        };
+        let gate = self.end_request(id, rest, end, now);
         self.end_lease(id, now);
         self.frontier.clear_again(id);
         match back {
             NextStep::Retry { due } => {
                 self.leases.count_end(id, LeaseEnd::Failed);
-                self.frontier.count_failure(id, *due, reason);
+                self.frontier.note_failure(id, *due, reason, true);
+            }
+            NextStep::Unanswered { due, counts } => {
+                self.leases.count_end(id, LeaseEnd::Failed);
+                self.frontier.note_failure(id, *due, reason, *counts);
             }
             NextStep::Uncounted { due } => self.frontier.set_due(id, *due),
             NextStep::Render => self.frontier.require_render(id, now),
@@ -235,10 +247,10 @@ impl Group {
         &mut self,
         id: EntryId,
         rest: RecordedRest,
-        made: bool,
+        end: RequestEnd,
         now: Moment,
     ) -> KeyId {
-        self.frontier.end_request(id, rest, made, now, &self.config)
+        self.frontier.end_request(id, rest, end, now, &self.config)
     }
 
     /// Tells a job what happens to its entry behind this key. Then its budgets may allow other

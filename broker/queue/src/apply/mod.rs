@@ -10,6 +10,7 @@ use tidings_protocol::{Outcome, UrlKey};
 
 use crate::Group;
 use crate::entry::{Admission, JobNumber, Lease};
+use crate::frontier::circuit::RequestEnd;
 use crate::frontier::lane::Lane;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
@@ -53,6 +54,9 @@ impl Group {
                 if self.config != **config && !mutants::is(Mutant::IgnoresSettings) {
                     self.config = (**config).clone();
                     for key in self.frontier.keys().ids() {
+                        if !self.config.circuit {
+                            self.frontier.close_circuit(key);
+                        }
                         self.refresh(key, now);
                     }
                 }
@@ -75,7 +79,7 @@ impl Group {
                 if let Some(job) = job {
                     self.jobs.count_no_room(job.number, *no_room);
                 }
-                self.end_request(*entry, *rest, reached_host(*outcome), now);
+                self.end_request(*entry, *rest, end_with(*outcome), now);
                 self.finish_entry(*entry, *outcome, now);
             }
             Decision::Returned { entry, next_step: back, rest, reason } => {
@@ -274,8 +278,11 @@ impl Group {
     }
 }
 
-/// Reports whether the outcome implies a request to the host. A URL that a rule excluded cost the
-/// host nothing, so its key need not rest (T4 of PROTOCOL.md).
-fn reached_host(outcome: Outcome) -> bool {
-    !matches!(outcome, Outcome::Robots | Outcome::Scope | Outcome::Trap)
+/// How the request of a task ended with an outcome. A URL that a rule excluded cost the host
+/// nothing, so its key need not rest (T4 of PROTOCOL.md).
+fn end_with(outcome: Outcome) -> RequestEnd {
+    match outcome {
+        Outcome::Robots | Outcome::Scope | Outcome::Trap => RequestEnd::NotMade,
+        Outcome::Done | Outcome::Redirect | Outcome::Failed => RequestEnd::Answered,
+    }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use tidings_protocol::{Outcome, PAYLOAD_BYTES_MAX, TaskReport};
 
 use crate::Group;
-use crate::entry::EntryId;
+use crate::entry::Entry;
 use crate::mutants::{self, Mutant};
 
 /// Attributes of announcements that are not carried along: those that this event has itself, so that
@@ -24,12 +24,11 @@ impl Group {
     /// the group does not try again. The event is the `ahead`-th that the group publishes next.
     pub(crate) fn page_event(
         &self,
-        id: EntryId,
+        entry: &Entry,
         outcome: Outcome,
         report: Option<&TaskReport>,
         (gave_up, ahead): (Option<&str>, u64),
     ) -> Option<String> {
-        let entry = &self.frontier.get(id).entry;
         let admitted = &entry.admitted;
         admitted.url_key.filter(|_| self.config.page_ready)?;
         if mutants::is(Mutant::UntoldOutcome) && outcome != Outcome::Done {
@@ -38,7 +37,7 @@ impl Group {
         let (group, since) = (&self.name, self.since.unwrap_or_default());
         let mut event = String::with_capacity(admitted.text.len() + WORDS_BYTES);
         event.push_str(&admitted.text);
-        let (run, serial) = (self.run, self.last_serial + ahead);
+        let (id, run, serial) = (admitted.id, self.run, self.last_serial + ahead);
         // Writing into a string cannot fail.
         let _ = write!(
             event,

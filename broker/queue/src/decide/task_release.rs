@@ -5,6 +5,7 @@ use tidings_protocol::KeyRest;
 
 use super::prefetch::PREFETCH_BATCH;
 use crate::Group;
+use crate::dead_letters::DOWN;
 use crate::entry::{Demand, EndReason, EntryId, RecordedRest};
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::CLOCK_GRAIN_MS;
@@ -84,7 +85,7 @@ impl Group {
                     members.choose(queue.last_member(), Demand { suspect, render })
                 }
             };
-            if let Some(end) = self.end_before_release(id) {
+            if let Some(end) = self.end_before_release(key, id) {
                 self.end_unreleased(id, end, now);
                 ended += 1;
                 if ended < ENDED_MAX {
@@ -117,14 +118,20 @@ impl Group {
 
     /// Returns why an entry that is next must end and not be released. Its text is in memory. The
     /// only place that decides this.
-    fn end_before_release(&self, id: EntryId) -> Option<EndReason> {
+    fn end_before_release(&self, key: KeyId, id: EntryId) -> Option<EndReason> {
+        if self.frontier.keys()[key].gives_up(id) {
+            return Some(EndReason::Down);
+        }
         self.must_leave_job(id).then_some(EndReason::Budget)
     }
 
     /// Ends an entry in place of its release. Nothing was requested for it, so its key does not
     /// rest.
     fn end_unreleased(&mut self, id: EntryId, end: EndReason, now: Moment) {
-        self.commit(Decision::Ended { entries: vec![id], end }, now);
+        match end {
+            EndReason::Down => self.give_up(id, (end, DOWN), None, now),
+            _ => self.commit(Decision::Ended { entries: vec![id], end }, now),
+        }
     }
 
     /// Reports whether an announced entry is next while its job may not release anything. It is

@@ -77,7 +77,8 @@ impl Frontier {
             && !self.loading(render).contains(key)
             && queue.is_free(turns.now, turns.parallel);
         let next = if is_free { next_entry(queue, render, turns.jobs) } else { None };
-        next.map(|next| self.ready_class(next))
+        next.filter(|next| queue.circuit_lets_pass(next.entry, turns.now))
+            .map(|next| self.ready_class(next))
     }
 
     /// Reports whether the next entry of a key only waits for a member's credit, or for its text,

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::{MemberId, Seq, TopicName};
 
 use crate::entry::{Entry, EntryId, EntryState, JobNumber, PassId};
+use crate::frontier::circuit::Circuit;
 use crate::frontier::key_queue::KeyState;
 use crate::frontier::{Wake, next_entry};
 use crate::jobs::JobTimer;
@@ -62,8 +63,9 @@ pub(crate) fn difference(left: &Group, right: &Group) -> Option<String> {
 /// Snapshot parts, entries that are not final, held entries, pinned entries.
 type JobDump = (Vec<SnapshotItem>, u64, u64, u64);
 
-/// State, requests in flight, waiting entries, next entries, and timer.
-type KeyDump = (Option<KeyState>, u32, usize, [Option<EntryId>; 2], Option<Moment>);
+/// State, requests without an answer, requests in flight, waiting entries, next entries, and timer.
+type KeyDump =
+    (Option<KeyState>, Option<Circuit>, u32, usize, [Option<EntryId>; 2], Option<Moment>);
 
 fn dump(group: &Group) -> GroupDump {
     let live = group.frontier.active().map(|live| {
@@ -91,7 +93,8 @@ fn dump(group: &Group) -> GroupDump {
         let queue = &group.frontier.keys()[id];
         let next = [false, true]
             .map(|render| next_entry(queue, render, &group.jobs).map(|next| next.entry));
-        let key = (queue.state(), queue.in_flight(), queue.waiting(), next, queue.timer());
+        let circuit = queue.circuit().copied();
+        let key = (queue.state(), circuit, queue.in_flight(), queue.waiting(), next, queue.timer());
         (queue.name().to_string(), key)
     });
     let jobs = group.jobs.iter().map(|job| {

@@ -34,6 +34,7 @@ const ALL_FAULTS: WorldOptions = WorldOptions {
     parallel_max: 3,
     drains: true,
     render: true,
+    outages: true,
     paging: Some(TINY),
     traced: false,
 };
@@ -57,6 +58,7 @@ fn every_promise_holds_under_faults() {
     assert!(releases >= RELEASES_MIN, "each run has too few releases: {releases}");
     assert!(faults >= FAULTS_MIN, "each run has too few faults: {faults}");
     assert!(sum.crashes >= 2 * run_count && sum.clock_jumps >= 2 * run_count, "{sum:?}");
+    assert!(sum.outages >= run_count, "{sum:?}");
     assert!(
         sum.rendered_outside >= run_count,
         "few entries that need a browser are dormant: {sum:?}"
@@ -87,14 +89,20 @@ const FAILED_SEEDS: [u64; 7] = [
 #[test]
 fn seeds_that_once_failed_hold() {
     for seed in FAILED_SEEDS {
-        let options = WorldOptions { drains: false, render: false, paging: None, ..ALL_FAULTS };
+        let options = WorldOptions {
+            drains: false,
+            render: false,
+            outages: false,
+            paging: None,
+            ..ALL_FAULTS
+        };
         let outcome = World::simulate(seed, options).0;
         assert!(outcome.is_ok(), "{seed}: {outcome:?}");
     }
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 38] = [
+const MUTANTS: [(Mutant, Promise); 42] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -102,6 +110,10 @@ const MUTANTS: [(Mutant, Promise); 38] = [
     (Mutant::ShortPace, Promise::DelayKept),
     (Mutant::IgnoresSettings, Promise::DelayKept),
     (Mutant::NoRestAfterLoss, Promise::DelayKept),
+    (Mutant::TriesTooOften, Promise::DownRests),
+    (Mutant::CountsWhileDown, Promise::OutageLosesNothing),
+    (Mutant::GivesUpEarly, Promise::OutageLosesNothing),
+    (Mutant::NeverGivesUp, Promise::AllFinishes),
     (Mutant::DropsLostAnnounced, Promise::NoTaskLost),
     (Mutant::OverCredit, Promise::CreditKept),
     (Mutant::FeedsDrained, Promise::DrainKept),

@@ -44,6 +44,7 @@ const GROUP_SETTINGS: &ObjectSchema = &[
     ("max-losses", FieldType::Number),
     ("backoff", FieldType::Text),
     ("page-ready", FieldType::Text),
+    ("circuit", FieldType::Text),
 ];
 
 /// Receives the settings in a body. The request may not have parameters.

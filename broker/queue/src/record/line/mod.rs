@@ -15,6 +15,7 @@ use super::snapshot::SnapshotItem;
 use super::{Decision, EndReason, EventEffect, GroupRecord, NextStep, RecordedRest};
 use crate::config::GroupConfig;
 use crate::entry::{Admission, AgainRequest, Entry, EntryState, Lease, PassId};
+use crate::frontier::circuit::Circuit;
 use crate::frontier::key_queue::KeyState;
 use crate::jobs::{Job, JobState};
 use crate::moment::{ClockStamp, Moment};
@@ -92,6 +93,7 @@ variants!(SnapshotItem {
     "pages" => Pages { number, key, completed },
     "seen" => Seen { pass, fingerprints },
     "key" => Key { key, state },
+    "unanswered" => Circuit { key, circuit },
     "entry" => Entry(entry),
     "repair" => Repair { pass, entry },
     "parked" => Dormant(entries),
@@ -115,6 +117,7 @@ variants!(EventEffect {
 
 variants!(NextStep {
     "retry" => Retry { due },
+    "unanswered" => Unanswered { due, counts },
     "uncounted" => Uncounted { due },
     "again" => Again(request),
     "render" => Render,
@@ -127,6 +130,7 @@ variants!(WallClockTarget {
 
 variants!(EndReason {
     "dead" => Dead,
+    "down" => Down,
     "budget" => Budget,
     "cancelled" => Cancelled,
     "purged" => Purged,
@@ -168,6 +172,7 @@ structs! {
     WallClockDue { target, unix_ms, due }
     PassId { number, pass }
     AgainRequest { url, key, member }
+    Circuit { unanswered, rests_from, tried, given_up }
     KeyState {
         free_at,
         ended_at,

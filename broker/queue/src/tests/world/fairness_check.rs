@@ -6,6 +6,7 @@ use tidings_protocol::{MemberId, TaskId};
 
 use super::announcement_check::AnnouncementCheck;
 use super::host_check::HostCheck;
+use super::outages::OutageCheck;
 use super::pass_check::PassCheck;
 use super::promises::{CheckResult, Promise, between};
 use super::task::ReceivedTask;
@@ -32,6 +33,8 @@ pub(super) struct FairnessCheck {
     passed_over: BTreeMap<(u64, Lane), u32>,
     /// Pages that were released before. They may rest or be suspects, so their turn is not checked.
     away: BTreeSet<(Lane, String)>,
+    /// Pages with a next request at another host, which may rest for long.
+    elsewhere: BTreeSet<String>,
     leases: BTreeMap<TaskId, Lease>,
     /// Hosts that are free, and since when.
     idle_since: BTreeMap<u64, Moment>,
@@ -110,6 +113,13 @@ impl FairnessCheck {
         }
     }
 
+    /// The next request for a page is for another URL.
+    pub(super) fn goes_elsewhere(&mut self, page: &str, next: &str) {
+        if host_of(page) != host_of(next) {
+            self.elsewhere.insert(page.to_owned());
+        }
+    }
+
     /// A queue no longer waits for a page.
     pub(super) fn stop_waiting(&mut self, lane: Lane, url: &str) {
         self.away.insert((lane, url.to_owned()));
@@ -133,6 +143,7 @@ impl FairnessCheck {
         looks: &AnnouncementCheck,
         passes: &PassCheck,
     ) -> CheckResult {
+        self.elsewhere.remove(&received.url);
         if received.is_next_request() {
             return Ok(());
         }
@@ -174,7 +185,9 @@ impl FairnessCheck {
     fn has_announced(&self, host: u64, looks: &AnnouncementCheck, render: bool) -> bool {
         let owed = looks.owed().filter(|url| host_number(url) == host);
         let mut owed = owed.filter(|url| render || !may_need_render(url));
-        owed.any(|url| !self.away.contains(&(None, url.to_owned())))
+        owed.any(|url| {
+            !self.away.contains(&(None, url.to_owned())) && !self.elsewhere.contains(url)
+        })
     }
 
     /// Must be called regularly. `could`: a worker has credit, and the group is running;
@@ -183,7 +196,7 @@ impl FairnessCheck {
         &mut self,
         now: Moment,
         (could, could_render): (bool, bool),
-        hosts: &HostCheck,
+        (hosts, outages): (&HostCheck, &OutageCheck),
         looks: &AnnouncementCheck,
     ) -> CheckResult {
         self.leases.retain(|_, lease| lease.until + DELAY_MS + 1 >= now);
@@ -193,6 +206,7 @@ impl FairnessCheck {
             let idle = could
                 && held < hosts.parallel() as usize
                 && hosts.welcomes(&name, now)
+                && !outages.may_rest(&name, now)
                 && self.has_announced(host, looks, could_render);
             if !idle {
                 self.idle_since.remove(&host);

@@ -11,11 +11,12 @@
 //! | [`broker`] | crashes at any write, is paused, runs out of disk space, has a slow disk |
 //! | [`disk`] | loses or tears data that was not synced |
 //! | [`machine`] | reboots; its wall clock is set by up to years, and back |
+//! | [`outages`] | hosts do not answer for a while, or for ever |
 //! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay, drains workers |
 //!
 //! The promises that must hold nevertheless are in [`promises`]. Each has one checker:
 //! [`host_check`], [`announcement_check`], [`pass_check`], [`fairness_check`], [`due_check`],
-//! [`priority_check`], [`drain_check`]. The checkers use only what hosts, workers and readers of
+//! [`priority_check`], [`drain_check`], [`outages`]. The checkers use only what hosts, workers and readers of
 //! the topics observe. The first broken promise ends the run.
 
 mod announcement_check;
@@ -30,6 +31,7 @@ mod fetch_request;
 mod host_check;
 mod machine;
 mod operator;
+mod outages;
 mod outcome_check;
 mod output_queue;
 mod pass_check;
@@ -54,6 +56,7 @@ use self::due_check::DueCheck;
 use self::fairness_check::FairnessCheck;
 use self::host_check::HostCheck;
 use self::machine::Machine;
+use self::outages::OutageCheck;
 use self::outcome_check::OutcomeCheck;
 use self::pass_check::PassCheck;
 use self::priority_check::PriorityCheck;
@@ -80,6 +83,9 @@ const RELEASES: u64 = 1_100;
 const HAMMERED_PAGES: u64 = PAGES / 2;
 /// Once the faults have ended, everything must be done within this time.
 const END_MS_MAX: u64 = 30 * 60_000;
+/// The same with outages: a dead host is given up after three hours, and what comes later within an
+/// hour of that.
+const OUTAGES_END_MS_MAX: u64 = 12 * HOUR_MS;
 
 /// A scheduled event of the world.
 enum WorldEvent {
@@ -133,6 +139,9 @@ enum WorldEvent {
     Publishes {
         payload: String,
     },
+    OutageEnds {
+        host: String,
+    },
     /// The first pages of a host are announced repeatedly until then.
     Hammers {
         host: u64,
@@ -157,6 +166,8 @@ pub(super) struct WorldOptions {
     pub(super) drains: bool,
     /// Whether some pages need a browser.
     pub(super) render: bool,
+    /// Whether some hosts do not answer for a while, or for ever.
+    pub(super) outages: bool,
     /// How texts are paged, if they are.
     pub(super) paging: Option<Paging>,
     /// Whether events are recorded.
@@ -191,6 +202,7 @@ pub(super) struct World {
     fairness_check: FairnessCheck,
     priority_check: PriorityCheck,
     drain_check: DrainCheck,
+    outages: OutageCheck,
     outcome_check: OutcomeCheck,
     workers: Vec<Worker>,
     agenda: BTreeMap<(Moment, u64), WorldEvent>,
@@ -272,6 +284,7 @@ impl World {
             fairness_check: FairnessCheck::default(),
             priority_check: PriorityCheck::default(),
             drain_check: DrainCheck::default(),
+            outages: OutageCheck::new(seed, attempts.parse().expect("it is a number")),
             outcome_check: OutcomeCheck::default(),
             workers: members.map(Worker::new).collect(),
             agenda: BTreeMap::new(),
@@ -317,7 +330,8 @@ impl World {
     /// Ends all faults, after which the group must finish everything by itself.
     fn finish_everything(&mut self) -> CheckResult {
         self.is_faulty = false;
-        let until = self.now + END_MS_MAX;
+        self.outages.end_all();
+        let until = self.now + if self.nature.outages { OUTAGES_END_MS_MAX } else { END_MS_MAX };
         // Absent workers come back first.
         self.advance(3 * LEASE_MS + 60_000)?;
         self.resume_everything()?;
@@ -417,6 +431,7 @@ impl World {
                 self.publish(&payload);
                 Ok(())
             }
+            WorldEvent::OutageEnds { host } => self.end_outage(&host),
             WorldEvent::Hammers { host, until } => {
                 let url = page(host, self.rng.u64(..HAMMERED_PAGES));
                 self.announce(url);
@@ -439,8 +454,11 @@ impl World {
         self.totals.count_rendered_outside(&self.broker.group);
         let runs = !self.is_paused && matches!(self.broker.state, BrokerState::Running);
         let could = [false, true].map(|render| runs && self.any_has_credit(render));
-        let (now, hosts) = (self.now, &self.hosts);
+        let (now, hosts) = (self.now, (&self.hosts, &self.outages));
         self.fairness_check.check_idle(now, could.into(), hosts, &self.announcement_check)?;
+        if self.nature.outages {
+            self.perhaps_begin_outage();
+        }
         if self.totals.releases * HOUR_MS < RELEASES * self.now.0 {
             self.add_work()?;
         }

@@ -66,8 +66,11 @@ impl World {
             18 => Operation::Drop(EntrySelection::default()),
             _ => Operation::Purge,
         };
-        let origin =
-            if what == Operation::Purge { CommandOrigin::Purge } else { CommandOrigin::Nothing };
+        let origin = match what {
+            Operation::Purge => CommandOrigin::Purge,
+            Operation::Retry(_) => CommandOrigin::Retry,
+            _ => CommandOrigin::Nothing,
+        };
         self.feed(Input::Operate { requester: operator(), operation: what }, origin)
     }
 
@@ -255,7 +258,8 @@ impl World {
             return self.passes.announced(payload);
         }
         if topic == PAGE_READY_TOPIC {
-            return self.outcome_check.announced(payload);
+            let entry = self.outcome_check.announced(payload)?;
+            return self.outages.announced(entry, payload, self.now);
         }
         if payload.starts_with("http") {
             let mut words = payload.split(' ');

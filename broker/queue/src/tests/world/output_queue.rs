@@ -177,6 +177,7 @@ impl World {
                 self.drain_check.check_release(received, *member)?;
                 self.due_check.check_release(received)?;
                 self.passes.check_depth(received)?;
+                self.outages.released(received)?;
                 self.priority_check.take(received)?;
                 self.fairness_check.lease(received, *member);
                 self.fairness_check.take(received, &self.announcement_check, &self.passes)
@@ -190,6 +191,10 @@ impl World {
                     CommandOrigin::Purge => {
                         self.announcement_check.purge();
                         self.priority_check.purge();
+                        Ok(())
+                    }
+                    CommandOrigin::Retry => {
+                        self.outages.retried();
                         Ok(())
                     }
                     CommandOrigin::Delay(delay_ms) => {

@@ -274,10 +274,11 @@ impl World {
         let mut inputs = Vec::new();
         for (mut input, origin) in commands {
             self.note(|| match &input {
-                // The trace leaves out the wall clock, which must make no difference.
+                // Neither the wall clock nor the order of texts, which is random, may matter.
                 Input::Start { run, elapsed_unknown, .. } => {
                     format!("<- start run={run} elapsed_unknown={elapsed_unknown}")
                 }
+                Input::Texts(TextReply::Read { number, .. }) => format!("<- texts of {number}"),
                 input => format!("<- {input:?}"),
             });
             self.order += 1;
@@ -520,6 +521,7 @@ impl World {
         if elapsed_unknown {
             self.fairness_check.extend_all(self.now + LEASE_MS);
             self.priority_check.rest_all(self.now);
+            self.outages.restart_rests(self.now);
         }
         let moment = self.broker.moment(self.now);
         let stamp = self.machine.stamp(self.now, moment);
