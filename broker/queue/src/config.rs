@@ -57,8 +57,8 @@ pub struct GroupConfig {
     pub dead_max: usize,
     /// Approximate memory of the dead entries. Default 64 MiB. The limit acts like `dead_max`.
     pub dead_bytes_max: usize,
-    /// Entries, keys or schedules that one part of a list looks at. Default 200,000: nothing else
-    /// happens in the group meanwhile.
+    /// Entries, keys or schedules that one part of a list looks at. Nothing else happens in the
+    /// group meanwhile. Default 200,000: 12 ms if the state of each must be found out.
     pub looked_at_max: usize,
     /// Dead letters per minute for events that the group cannot use; further ones are only counted.
     pub unkeyed_dead_letters_per_minute: u32,

@@ -161,7 +161,7 @@ impl Group {
         }
         let is_whole = after.is_none() && walked.stopped_at.is_none();
         let matched = is_whole.then_some(all.len() + walked.more);
-        let mut next = walked.stopped_at;
+        let mut next = walked.stopped_at.filter(|_| limit > 0);
         if all.len() > limit {
             all.truncate(limit);
             next = all.last().map(|(id, _)| *id);

@@ -199,6 +199,8 @@ fn a_part_looks_at_a_limited_number_of_entries() {
     // A text takes longer.
     let by_text = bench.list(GroupAction::Tasks, &[("match", "http://other.org/")]);
     assert_eq!(next(&by_text), Some(10));
+    let nothing = bench.list(GroupAction::Tasks, &[none[0], ("limit", "0")]);
+    assert_eq!(nothing.ok, "crawlers listed=0", "a walk without lines would not end");
     let job = [("job", "docs")];
     bench.open("docs", &[]);
     assert_eq!(next(&bench.list(GroupAction::Keys, &[job[0], ("after", "0")])), Some(80));
