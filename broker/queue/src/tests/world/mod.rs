@@ -83,8 +83,7 @@ const RELEASES: u64 = 1_100;
 const HAMMERED_PAGES: u64 = PAGES / 2;
 /// Once the faults have ended, everything must be done within this time.
 const END_MS_MAX: u64 = 30 * 60_000;
-/// The same with outages: a dead host is given up after three hours, and what comes later within an
-/// hour of that.
+/// The same with outages: a dead host is given up after 3 hours, and what comes later each hour.
 const OUTAGES_END_MS_MAX: u64 = 12 * HOUR_MS;
 
 /// A scheduled event of the world.
@@ -431,7 +430,10 @@ impl World {
                 self.publish(&payload);
                 Ok(())
             }
-            WorldEvent::OutageEnds { host } => self.end_outage(&host),
+            WorldEvent::OutageEnds { host } => {
+                self.end_outage(&host);
+                Ok(())
+            }
             WorldEvent::Hammers { host, until } => {
                 let url = page(host, self.rng.u64(..HAMMERED_PAGES));
                 self.announce(url);

@@ -262,9 +262,8 @@ impl World {
     }
 
     /// A host answers again.
-    pub(super) fn end_outage(&mut self, host: &str) -> CheckResult {
+    pub(super) fn end_outage(&mut self, host: &str) {
         self.outages.silent.remove(host);
-        Ok(())
     }
 
     /// What a worker answers for a task with a host that does not answer.
