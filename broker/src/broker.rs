@@ -87,6 +87,7 @@ impl Broker {
             stop.clone(),
             groups,
         );
+        groups.set_never_list(&config.never_list);
         let shared = Shared::new(config.connections(), clock, topics, groups, (tls, audit));
         let listening = stop.child_token();
         net::serve_lines(listener, shared.clone(), listening.clone(), &tasks);
@@ -128,10 +129,11 @@ impl Broker {
     }
 
     /// Applies the settings that may change while connections are open: transport policies, logging
-    /// of lines, webhooks with their secrets, and the delay of the default group if `delay` says
+    /// of lines, webhooks with their secrets, the never-list, and the delay of the default group if `delay` says
     /// that it has changed. All other settings are ignored.
     pub fn reload(&self, config: &BrokerConfig, delay: bool) {
         self.shared.reload(&config.connections());
+        self.shared.groups.set_never_list(&config.never_list);
         if let (Some((_, http)), Some(config)) = (&self.http, &config.http) {
             http.reload(config);
         }

@@ -2,8 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tidings_protocol::{MemberId, PORT, with_defaults};
+use tidings_queue::NeverList;
 use tidings_queue::config::GroupConfig;
 
 use crate::access::AccessConfig;
@@ -42,6 +44,8 @@ with_defaults! {
         /// The settings of a group that is created without settings. A delay that is given here
         /// also applies to the default group if that exists already.
         pub group: GroupConfig = GroupConfig::default(),
+        /// Hosts and URLs that no group requests. Default: none.
+        pub never_list: Arc<NeverList> = Arc::default(),
         /// A worker in this process. When the process has ended, so have its requests, and a
         /// restart does not wait for its leases.
         pub embedded_member: Option<MemberId> = None,

@@ -128,7 +128,7 @@ pub use reply::{
 };
 pub use session::{GARBAGE_LINES_MAX, Session, SessionEnd, SessionEvent, SessionMode};
 pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};
-pub use url_pattern::{Patterns, UrlFilter};
+pub use url_pattern::{Pattern, Patterns, UrlFilter};
 pub use verb::Verb;
 
 /// The port of the line protocol.

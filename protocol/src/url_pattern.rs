@@ -90,7 +90,23 @@ impl FromStr for Patterns {
     }
 }
 
+impl FromIterator<Pattern> for Patterns {
+    fn from_iter<I: IntoIterator<Item = Pattern>>(patterns: I) -> Self {
+        Self(patterns.into_iter().collect())
+    }
+}
+
 impl Patterns {
+    /// Counts them.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Reports whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Reports whether one of them matches.
     pub fn match_any(&self, url: &CanonicalUrl) -> bool {
         self.match_text(url.as_str())

@@ -19,8 +19,17 @@ use crate::process::logging;
 use crate::terminal::failure::Failure;
 
 /// Settings that a reload can change.
-const RELOADABLE: [&str; 8] =
-    ["delay", "grant", "hook", "hook-events", "limit", "limit-loopback", "log", "log-lines"];
+const RELOADABLE: [&str; 9] = [
+    "delay",
+    "grant",
+    "hook",
+    "hook-events",
+    "limit",
+    "limit-loopback",
+    "log",
+    "log-lines",
+    "never",
+];
 
 /// The state at the start of a process.
 #[derive(Debug)]

@@ -1,5 +1,7 @@
 //! Flags of the subcommands that run a broker, and the configuration that they make.
 
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use tidings_broker::{
 use tidings_connectors::delivery::Signer;
 use tidings_connectors::push::Push;
 use tidings_protocol::{CanonicalUrl, TopicName};
+use tidings_queue::{NEVER_BYTES_MAX, NeverList};
 
 use crate::client::broker_message;
 use crate::flags::address::Listen;
@@ -41,6 +44,13 @@ pub(crate) struct ServerFlags {
     /// Wait this long between two requests to one host [default: 1s, 0 for loopback]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) delay: Option<Duration>,
+
+    /// Request nothing of the hosts and URLs in FILE
+    ///
+    /// Each line is a host, *.HOST for all below it too, or, with a slash, a URL pattern as in the
+    /// exclude= of a job; # begins a comment. Read again on SIGHUP.
+    #[arg(long, value_name = "FILE")]
+    never: Option<PathBuf>,
 
     /// Number of network threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -275,6 +285,7 @@ impl ServerFlags {
         let secrets = self.http.hooks.secret_files().chain(self.callbacks.secret_file());
         let secrets = secrets.chain(self.push.secret_files());
         let files = secrets.chain(self.optional.key_file()).chain(self.tls.files());
+        let files = files.chain(self.never.as_deref());
         files.map(Path::to_owned).collect()
     }
 
@@ -287,11 +298,14 @@ impl ServerFlags {
     }
 
     /// The configuration of a broker with these flags and this data directory. Reads the secrets of
-    /// webhooks, and checks the pushes.
+    /// webhooks and the never-list, and checks the pushes.
     pub(crate) fn config(&self, data: &DataFlag) -> Result<BrokerConfig, Failure> {
         let mut config = broker_config(self.listen, self.delay);
         config.data = Some(data.data.clone());
         config.topic_defaults = self.topics.settings();
+        if let Some(file) = &self.never {
+            config.never_list = read_never_list(file)?.into();
+        }
         let receivers = self.optional.receivers(self.http.public_url.as_ref())?;
         config.http = self.http.config(self.listen, receivers)?;
         self.tls.apply(&mut config, &data.data)?;
@@ -330,6 +344,16 @@ pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerCo
         config.group.delay_ms = Some(milliseconds(delay));
     }
     config
+}
+
+fn read_never_list(file: &Path) -> Result<NeverList, Failure> {
+    let wrong = |problem: String| Failure::Usage(format!("--never {}: {problem}", file.display()));
+    let mut text = Vec::new();
+    // One byte more shows that it is too long.
+    let longest = NEVER_BYTES_MAX as u64 + 1;
+    let read = File::open(file).and_then(|file| file.take(longest).read_to_end(&mut text));
+    read.map_err(|error| wrong(error.to_string()))?;
+    NeverList::parse(&text).map_err(|error| wrong(error.to_string()))
 }
 
 fn parse_sync(text: &str) -> Result<Sync, String> {

@@ -6,7 +6,7 @@ use tidings_protocol::{
 };
 
 use crate::jobs::JobSettings;
-use crate::{GroupQuery, Input, JobOperation, Operation, Requester};
+use crate::{GroupQuery, Input, JobChange, JobOperation, Operation, Requester, SettingWords};
 
 /// The input for an action on an existing group, which neither [lists](GroupAction::Ls) nor
 /// [watches](GroupAction::Watch).
@@ -63,6 +63,16 @@ pub fn job_input(
             settings.check_callback()?;
             Input::OpenJob { requester: asked, name: name()?, settings: settings.into() }
         }
+        JobAction::Set => {
+            let (name, changes) = (name()?, job_changes(manage)?);
+            match manage.dry_run()? {
+                None => act(name, JobOperation::Set(changes)),
+                Some(after) => {
+                    let query = GroupQuery::JobChange(JobChange { name, changes, after });
+                    Input::Query { requester: asked, query }
+                }
+            }
+        }
         JobAction::Close => act(plain()?, JobOperation::Close),
         JobAction::Cancel => act(plain()?, JobOperation::Cancel),
         JobAction::Show => Input::Query { requester: asked, query: GroupQuery::Job(plain()?) },
@@ -79,6 +89,18 @@ pub fn job_input(
         }
     };
     Ok((group, input))
+}
+
+/// The settings that `set` changes.
+fn job_changes(manage: &JobCommand<'_>) -> Result<SettingWords, ProtocolError> {
+    let is_change = |(key, _): &(&str, _)| !["group", "dry", "after"].contains(key);
+    let changes = manage.settings.iter().copied().filter(is_change);
+    JobSettings::default().changed(changes.clone())?;
+    let changes: Vec<_> = changes.map(|(key, value)| (key.into(), value.into())).collect();
+    if changes.is_empty() {
+        return Err(bad_argument("set needs a setting, such as exclude=/calendar/"));
+    }
+    Ok(changes)
 }
 
 fn add_seed(manage: &JobCommand<'_>) -> Result<JobOperation, ProtocolError> {

@@ -239,6 +239,9 @@ pub enum Operation {
     Delete,
 }
 
+/// Names and values of settings.
+pub type SettingWords = Vec<(Box<str>, Box<str>)>;
+
 /// Actions on an existing job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobOperation {
@@ -261,10 +264,23 @@ pub enum JobOperation {
         /// Whether its page is rendered; `None`: as the job says.
         render: Option<Render>,
     },
+    /// Changes settings while it runs ([`JobSettings::changed`]).
+    Set(SettingWords),
     /// Answers when its pass is over.
     Wait,
     /// Forgets the job.
     Delete,
+}
+
+/// A change of a job, and the part of its entries that an answer is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobChange {
+    /// The job.
+    pub name: JobName,
+    /// The changes, as in [`JobOperation::Set`].
+    pub changes: SettingWords,
+    /// The entries with greater numbers.
+    pub after: EntryId,
 }
 
 /// Queries about a group.
@@ -280,6 +296,8 @@ pub enum GroupQuery {
     Explain(String),
     /// Single entries.
     Tasks(TaskQuery),
+    /// What a change of a job would drop.
+    JobChange(JobChange),
     /// Keys with waiting entries.
     Keys(KeyQuery),
     /// Schedules.

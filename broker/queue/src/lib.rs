@@ -47,6 +47,7 @@ pub mod jobs;
 mod leases;
 pub mod moment;
 pub(crate) mod mutants;
+mod never_list;
 mod page_figures;
 pub mod queries;
 pub mod record;
@@ -74,13 +75,14 @@ use self::frontier::key_queue::CLOCK_GRAIN_MS;
 pub use self::frontier::texts;
 use self::frontier::{Frontier, Wake};
 pub use self::interface::{
-    GroupQuery, Input, JobOperation, Notice, Operation, Output, StagedLink, TaskMessage,
-    WorkerReply,
+    GroupQuery, Input, JobChange, JobOperation, Notice, Operation, Output, SettingWords,
+    StagedLink, TaskMessage, WorkerReply,
 };
 use self::jobs::{JobState, JobTimer, Jobs};
 use self::leases::{Credit, Leases, Member};
 use self::moment::Moment;
 use self::mutants::Mutant;
+pub use self::never_list::{NEVER_BYTES_MAX, NeverList, NeverListError};
 use self::page_figures::PageFigures;
 use self::record::snapshot::{SnapshotItem, SnapshotProgress};
 use self::record::{Decision, GroupRecord};
@@ -137,6 +139,8 @@ pub struct Group {
     /// The tasks that ended last. Not recorded.
     finished: FinishedTasks,
     figures: PageFigures,
+    /// What nothing may request. Not recorded: it is the same for all groups.
+    never_list: Arc<NeverList>,
     /// While set, nothing is released.
     is_paused: bool,
     /// Nothing is released before this moment. After a reboot, the last task of the worker in the
@@ -182,6 +186,7 @@ impl Group {
             dead_letters: DeadLetters::default(),
             finished: FinishedTasks::default(),
             figures: PageFigures::default(),
+            never_list: Arc::default(),
             is_paused: false,
             release_from: None,
             totals: GroupTotals::default(),
@@ -252,6 +257,12 @@ impl Group {
     /// Pages texts of dormant entries from now on: the owner stores them outside memory.
     pub fn set_paging(&mut self, paging: Paging) {
         self.frontier.texts_mut().set_paging(paging);
+    }
+
+    /// Sets what nothing may request from now on. Entries that wait for it end when they would be
+    /// released.
+    pub fn set_never_list(&mut self, list: Arc<NeverList>) {
+        self.never_list = list;
     }
 
     /// Returns why the group has stopped: it needs a text that cannot be read. It then makes no

@@ -58,6 +58,12 @@ pub(crate) enum Mutant {
     TooDeep,
     /// A job admits links that its patterns exclude.
     OutOfScope,
+    /// A job releases entries that were found before its patterns excluded them.
+    IgnoresJobSet,
+    /// A dry run changes the job.
+    DryRunChanges,
+    /// What waits is released although it is on the never-list.
+    AsksNever,
     /// A job completes one page too many.
     OverBudget,
     /// A job with `hold=yes` releases entries before all seeds are there.

@@ -37,6 +37,7 @@ const GROUP_CHANGES: &[GroupAction<'_>] = &[
 ];
 const JOB_CHANGES: &[JobAction<'_>] = &[
     JobAction::Open,
+    JobAction::Set,
     JobAction::Close,
     JobAction::Cancel,
     JobAction::Pause,

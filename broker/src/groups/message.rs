@@ -1,8 +1,10 @@
 //! Messages to a group's actor, and the answers to the connections that sent them.
 
+use std::sync::Arc;
+
 use tidings_protocol::{Code, GroupName, ProtocolError, TaskId};
 use tidings_queue::texts::TextError;
-use tidings_queue::{Input, Requester};
+use tidings_queue::{Input, NeverList, Requester};
 
 use super::watchers::WatchRequest;
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
@@ -22,6 +24,8 @@ pub(super) enum GroupMessage {
     Watch(WatchRequest, Mailbox),
     /// A new delay of keys, from a reload of the broker's settings.
     SetDelay(Option<u64>),
+    /// What nothing may request from now on.
+    SetNeverList(Arc<NeverList>),
     /// A member's connection is alive.
     Activity(ConnId),
     /// A connection ended.
@@ -83,9 +87,10 @@ pub(super) fn reject_message(message: GroupMessage, error: &ProtocolError) {
         | GroupMessage::Join(input, mailbox)
         | GroupMessage::Wait(input, mailbox) => (input.requester(), mailbox),
         GroupMessage::Watch(watch, mailbox) => (Some(watch.asked), mailbox),
-        GroupMessage::SetDelay(_) | GroupMessage::Activity(_) | GroupMessage::Disconnected(_) => {
-            return;
-        }
+        GroupMessage::SetDelay(_)
+        | GroupMessage::SetNeverList(_)
+        | GroupMessage::Activity(_)
+        | GroupMessage::Disconnected(_) => return,
     };
     if let Some(requester) = asked {
         reject(requester, &mailbox, error);

@@ -22,6 +22,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tidings_log::TopicLog;
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
@@ -31,7 +32,8 @@ use tidings_protocol::{
 };
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
 use tidings_queue::{
-    ClientLabel, Group, GroupQuery, Input, JobOperation, Requester, WorkerReply, commands,
+    ClientLabel, Group, GroupQuery, Input, JobOperation, NeverList, Requester, WorkerReply,
+    commands,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -133,6 +135,8 @@ pub struct Groups {
     /// name is created.
     damaged: DamagedGroups,
     job_names: Arc<JobNames>,
+    /// What no group requests.
+    never_list: Mutex<Arc<NeverList>>,
     /// Whether any job has, or had, a `callback=`.
     has_callbacks: tokio::sync::watch::Sender<bool>,
 }
@@ -185,6 +189,7 @@ impl Groups {
             registry,
             damaged,
             job_names,
+            never_list: Mutex::default(),
             has_callbacks: tokio::sync::watch::Sender::new(has_callbacks),
         });
         for recovered in recovered {
@@ -292,6 +297,17 @@ impl Groups {
         let group = default_group();
         self.create_if_missing(&group)?;
         self.send(&group, GroupMessage::SetDelay(delay_ms.map(|ms| ms.min(DELAY_MS_MAX))))
+    }
+
+    /// Sets what no group requests from now on, also those that are created later.
+    pub(crate) fn set_never_list(&self, list: &Arc<NeverList>) {
+        // No group is created meanwhile, so each receives it in one of both ways.
+        let _creation = self.registry.lock_creation();
+        *self.never_list.lock() = Arc::clone(list);
+        for group in self.registry.names() {
+            // A group that has ended needs no list.
+            let _ = self.registry.send(&group, GroupMessage::SetNeverList(Arc::clone(list)));
+        }
     }
 
     /// Sends `JOB watch` or `GROUP watch` to its group. The progress lines arrive in the mailbox
@@ -495,10 +511,11 @@ impl Groups {
     fn start_with(
         &self,
         creation: &CreationLock<'_>,
-        (group, pages): (Group, Option<PageFile>),
+        (mut group, pages): (Group, Option<PageFile>),
         elapsed_unknown: bool,
         (log, wake): (Box<dyn GroupLog>, Arc<Notify>),
     ) -> Result<(), ProtocolError> {
+        group.set_never_list(self.never_list.lock().clone());
         let name = group.name().clone();
         let (sender, messages) = mpsc::unbounded_channel();
         let shared = (Arc::clone(&self.registry), Arc::clone(&self.job_names));

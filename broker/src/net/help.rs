@@ -26,7 +26,7 @@ a command is a peer: its lines are events on the topic new-url, and it receives 
                                JOB open docs scope=host
                                PUB new-url http://example.org/docs/ job=docs
                                JOB close docs
-  JOB ls | show <name> | pause | resume | cancel | delete; wait <name> answers when it is done,
+  JOB ls | show <name> | set | pause | resume | cancel | delete; wait <name> answers at its end,
                                watch <name> reports its progress (so does GROUP watch)
   GROUP ls | show <name> | set <name> delay=2s     groups, and the delay between requests to a host
   GROUP tasks <name> [state=..] [key=..]           entries of a group; state=dead: dead letters,

@@ -104,6 +104,7 @@ actions! {
         Ls = "ls",
         Show = "show",
         Open = "open",
+        Set = "set",
         Add = "add",
         Close = "close",
         Wait = "wait",

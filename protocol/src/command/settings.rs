@@ -301,6 +301,20 @@ impl JobCommand<'_> {
         Ok(JobQuery { state, range: self.range(LISTED_MAX)? })
     }
 
+    /// Where a dry run of `set` begins, if it is one.
+    pub fn dry_run(&self) -> Result<Option<u64>, ProtocolError> {
+        let is_dry = match self.setting("dry") {
+            None | Some("no") => false,
+            Some("yes") => true,
+            Some(dry) => return Err(bad_argument(format!("dry={dry}: expected yes or no"))),
+        };
+        match self.setting("after") {
+            None => Ok(is_dry.then_some(0)),
+            Some(after) if is_dry => whole_number("after", after, 0, u64::MAX).map(Some),
+            Some(_) => Err(bad_argument("after= continues a dry run; add dry=yes")),
+        }
+    }
+
     /// The priority of a seed, the delay or time of day before which it is not released, and
     /// whether its page is rendered.
     pub fn seed_settings(&self) -> Result<(i16, After, Option<Render>), ProtocolError> {

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::{
     AckStatus, CursorStatus, DamagedGroupStatus, DeadLetterStatus, DrainStatus, GroupStatus,
-    JobEnd, JobListEnd, JobStatus, KeyStatus, ListEnd, ListedMember, MemberStatus, ScheduleStatus,
-    SeedStatus, TaskStatus, TopicStatus, TouchStatus,
+    JobDryRun, JobEnd, JobListEnd, JobStatus, KeyStatus, ListEnd, ListedMember, MemberStatus,
+    ScheduleStatus, SeedStatus, TaskStatus, TopicStatus, TouchStatus,
 };
 use crate::{encode_more, encode_ok};
 
@@ -56,6 +56,7 @@ statuses! {
     Drain(Box<DrainStatus>) from DrainStatus,
     Group(Box<GroupStatus>) from GroupStatus,
     Job(Box<JobStatus>) from JobStatus,
+    JobDryRun(Box<JobDryRun>) from JobDryRun,
     JobEnd(Box<JobEnd>) from JobEnd,
     JobListEnd(Box<JobListEnd>) from JobListEnd,
     Key(Box<KeyStatus>) from KeyStatus,

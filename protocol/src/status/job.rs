@@ -78,6 +78,18 @@ status! {
     }
 }
 
+status! {
+    /// What a change of a job would drop: the answer to `JOB set` with `dry=yes`.
+    JobDryRun(job: String) {
+        /// Waiting URLs that would not belong to the job any more.
+        would_drop: u64 = "would-drop",
+        /// Waiting URLs that were looked at.
+        of: u64 = "of",
+        /// Where the next part begins, if others may follow.
+        next: Option<u64> = "next",
+    }
+}
+
 words! {
     /// How a pass ended.
     JobResult {

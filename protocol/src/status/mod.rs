@@ -24,8 +24,8 @@ pub use self::group::{
     ListedMember, MemberFields, MemberState, MemberStatus, OnOff, PageFiguresStatus,
 };
 pub use self::job::{
-    JobEnd, JobEndReason, JobListEnd, JobResult, JobState, JobStatus, PageStatus, PassCounts,
-    SeedStatus,
+    JobDryRun, JobEnd, JobEndReason, JobListEnd, JobResult, JobState, JobStatus, PageStatus,
+    PassCounts, SeedStatus,
 };
 pub use self::queue::{
     AckStatus, KeyStatus, ListEnd, ScheduleStatus, TaskFields, TaskState, TaskStatus, TouchStatus,

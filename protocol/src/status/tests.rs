@@ -88,6 +88,7 @@ round_trips! {
     a_member_is_written_as_it_was_read: MemberStatus,
     the_end_of_a_list_is_written_as_it_was_read: ListEnd,
     the_end_of_a_job_list_is_written_as_it_was_read: JobListEnd,
+    a_dry_run_of_a_change_is_written_as_it_was_read: JobDryRun,
     a_seed_is_written_as_it_was_read: SeedStatus,
     a_number_of_dead_letters_is_written_as_it_was_read: DeadLetterStatus,
     an_ack_is_written_as_it_was_read: AckStatus,

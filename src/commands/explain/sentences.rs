@@ -1,7 +1,6 @@
 //! The lines of `EXPLAIN` as sentences.
 
-use tidings_protocol::parse_ms;
-use tidings_protocol::status::KeyDelay;
+use tidings_protocol::status::{KeyDelay, WaitReason};
 
 use crate::client::manage::key_values;
 use crate::terminal::output::{plural, with_units};
@@ -79,8 +78,11 @@ impl<'a> Explained<'a> {
                 let (member, lease) = (self.shown("member"), self.shown("lease-ends-in"));
                 format!("is being fetched by worker {member}{over}; its lease ends in {lease}")
             }
-            "delayed" if self.count("failures") == 0 => {
+            "delayed" if self.value("because") == Some("later") => {
                 format!("is due in {}", self.shown("due-in"))
+            }
+            "delayed" if self.count("failures") == 0 => {
+                format!("is tried again in {}: its worker was lost", self.shown("due-in"))
             }
             "delayed" => format!(
                 "is tried again in {} after {}, the last one: {}",
@@ -100,42 +102,48 @@ impl<'a> Explained<'a> {
         Some(format!("{subject} {clause}{job}.{}", self.crowd(context)))
     }
 
-    /// Why the subject waits. The words are the values of `because=` in EXPLAIN of PROTOCOL.md.
+    /// Why the subject waits.
     fn reason(&self, context: &Context<'_>) -> String {
-        let because = self.value("because").unwrap_or("?");
+        let word = self.value("because").unwrap_or("?");
         let Context { group, delay, .. } = *context;
         // A URL waits for its key; a key waits itself.
         let gate = self.value("key").map(|key| format!("waits for {key}, which "));
         let gate = gate.unwrap_or_default();
-        let reason = match because {
-            "delay" => {
-                let rest_ms = self.value("free-in").and_then(|value| parse_ms(value).ok());
-                let cause = match delay {
-                    KeyDelay::Ms(ms) if rest_ms.is_some_and(|rest| rest <= ms) => {
-                        format!("delay={delay} of group {group}")
-                    }
-                    KeyDelay::Ms(_) => "its server asked for it".to_owned(),
-                    KeyDelay::Default => "the rest between two requests".to_owned(),
+        let rests =
+            |cause: &str| format!("{gate}rests for {} more: {cause}", self.shown("free-in"));
+        let reason = match WaitReason::from_word(word).unwrap_or_default() {
+            WaitReason::InFlight => return format!("{gate}has a request in flight"),
+            WaitReason::Delay => {
+                return match delay {
+                    KeyDelay::Ms(_) => rests(&format!("delay={delay} of group {group}")),
+                    KeyDelay::Default => rests("the default delay between two requests"),
                 };
-                return format!("{gate}rests for {} more: {cause}", self.shown("free-in"));
             }
-            "in-flight" => return format!("{gate}has a request in flight"),
-            "down" => {
+            WaitReason::Pace => return rests("the delay that its server asked for, in robots.txt"),
+            WaitReason::NotBefore => return rests("its server asked for it, as by Retry-After"),
+            WaitReason::Down => {
                 let next = self.shown("free-in");
                 return format!("{gate}does not answer, and is tried again in {next}");
             }
-            "group-paused" => format!("group {group} is paused"),
-            "unpublished-events" => {
+            WaitReason::Free => return "is free".to_owned(),
+            WaitReason::Retry => "its last attempt failed".to_owned(),
+            WaitReason::Later => "it is not due yet".to_owned(),
+            WaitReason::GroupPaused => format!("group {group} is paused"),
+            WaitReason::JobPaused => "its job is paused".to_owned(),
+            WaitReason::JobHeld => "its job has hold=yes, and begins when it is closed".to_owned(),
+            WaitReason::Budget => {
+                "its job has used up its budget, and waits for pages in flight".to_owned()
+            }
+            WaitReason::Job => "the jobs of its URLs release nothing at present".to_owned(),
+            WaitReason::UnpublishedEvents => {
                 format!("events of group {group} could not be published yet")
             }
-            "job-paused" => "its job is paused".to_owned(),
-            "job-held" => "its job has hold=yes, and begins when it is closed".to_owned(),
-            "job" => "the jobs of its URLs release nothing at present".to_owned(),
-            "budget" => "its job has used up its budget, and waits for pages in flight".to_owned(),
-            "no-credit" => "no worker has room for another task".to_owned(),
-            "no-render-member" => "no worker has a browser".to_owned(),
-            "no-render-credit" => "all browsers of the workers are busy".to_owned(),
-            word => word.to_owned(),
+            WaitReason::NoMembers => "no worker takes tasks".to_owned(),
+            WaitReason::NoCredit => "no worker has room for another task".to_owned(),
+            WaitReason::NoRenderMember => "no worker has a browser".to_owned(),
+            WaitReason::NoRenderCredit => "all browsers of the workers are busy".to_owned(),
+            // A word of a newer broker.
+            WaitReason::Unknown => word.to_owned(),
         };
         format!("waits: {reason}")
     }
@@ -187,8 +195,8 @@ mod tests {
                  it; the last of them begins in 10d 09h at the soonest.",
             ),
             (
-                "a.example waiting=1 delayed=2 scheduled=1 pending because=delay free-in=20m",
-                "a.example rests for 20m 00s more: its server asked for it. 1 URL waits for it; it \
+                "a.example waiting=1 delayed=2 scheduled=1 pending because=not-before free-in=20m",
+                "a.example rests for 20m 00s more: its server asked for it, as by Retry-After. 1 URL waits for it; it \
                  begins in 10d 09h at the soonest; not due yet: 2 URLs; scheduled: 1 URL.",
             ),
             ("a.example waiting=0 free", "a.example is free. No URL waits for it."),
@@ -216,12 +224,16 @@ mod tests {
                  its lease ends in 59 s.",
             ),
             (
-                "http://a.example/ key=a.example delayed due-in=2s failures=1 last=timeout",
+                "http://a.example/ key=a.example delayed because=retry due-in=2s failures=1 last=timeout",
                 "http://a.example/ is tried again in 2.0 s after 1 failure, the last one: timeout.",
             ),
             (
-                "http://a.example/ key=a.example delayed due-in=2s failures=0 last=none",
+                "http://a.example/ key=a.example delayed because=later due-in=2s failures=0 last=none",
                 "http://a.example/ is due in 2.0 s.",
+            ),
+            (
+                "http://a.example/ key=a.example delayed because=retry due-in=2s failures=0 last=none",
+                "http://a.example/ is tried again in 2.0 s: its worker was lost.",
             ),
             (
                 "http://a.example/ dead because=max-attempts last=status",

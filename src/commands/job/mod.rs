@@ -3,6 +3,7 @@
 mod add;
 mod pages;
 mod retry;
+mod set;
 pub(crate) mod wait;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -13,6 +14,7 @@ use tidings_queue::jobs::JobSettings;
 use self::add::AddArgs;
 use self::pages::PagesArgs;
 use self::retry::RetryArgs;
+use self::set::SetArgs;
 use self::wait::{WaitArgs, WatchArgs};
 use crate::client::broker_message;
 use crate::client::job::state_line;
@@ -32,6 +34,7 @@ Examples:
   tidings job close docs                                  no more seeds; it ends with the last page
   tidings job wait docs                                   wait; the exit code is the result
   tidings job watch docs                                  the same, with progress
+  tidings job set docs --exclude /calendar/ --dry-run     change it while it runs
   tidings job failed docs                                 which pages failed, and why
   tidings job retry docs                                  fetch these again, as the next pass
   tidings job open docs scope=prefix max-pages=500        run it again: the next pass
@@ -77,6 +80,8 @@ pub(crate) enum Job {
     Open(OpenArgs),
     /// Add seeds to a job: arguments, or the lines of standard input
     Add(AddArgs),
+    /// Change settings of a job that runs, or see what that would drop
+    Set(SetArgs),
     /// Accept no more seeds; the job ends after its last page
     Close(JobArgs),
     /// List the jobs of a group, the newest first
@@ -177,6 +182,7 @@ pub(crate) async fn run(job: Job) -> Result<(), Failure> {
     match job {
         Job::Open(args) => run_action(JobAction::Open, &args.of, &args.settings).await,
         Job::Add(args) => add::run(args).await,
+        Job::Set(args) => set::run(args).await,
         Job::Close(args) => run_action(JobAction::Close, &args, &[]).await,
         Job::Ls(args) => ls(&args).await,
         Job::Show(args) => run_action(JobAction::Show, &args, &[]).await,

@@ -97,6 +97,7 @@ pub(crate) fn expect_on_group_routes(http: &HttpClient, description: &Value, sta
             assert!(!operation["responses"][status.to_string()].is_null(), "{method} {path}");
             let body = match path.as_str() {
                 "/jobs" => r#"{"job":"another"}"#,
+                "/jobs/{job}" => r#"{"max-pages":1}"#,
                 "/jobs/{job}/urls" => r#"{"urls":["http://a.example/"]}"#,
                 _ => "{}",
             };

@@ -25,7 +25,7 @@ const UNKNOWN_TOKEN: &str = "tdg_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 /// The header by which the webhook recognizes its sender.
 pub(crate) const HOOK_SECRET_HEADER: &str = "X-Token: a secret of a form";
 
-const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
+const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
 /// Method, path and status of all documented responses.
 fn documented_responses(description: &Value) -> BTreeSet<(String, String, u16)> {
@@ -472,6 +472,17 @@ fn cover_jobs(http: &HttpClient, server: &Server) {
         http.send_json("POST", "/jobs/none/urls", r#"{"urls":["http://b.example/"]}"#).status,
         404
     );
+    let change = |job: &str, body| http.send_json("PATCH", &format!("/jobs/{job}"), body);
+    let dry = change("j", r#"{"exclude":["/"],"dry":true}"#);
+    assert_eq!((dry.status, &dry.json()["examples"]), (200, &json!([])));
+    assert_eq!(change("j", r#"{"max-depth":null,"exclude":["/b"]}"#).status, 200);
+    assert_eq!(http.get("/jobs/j").json()["exclude"], json!(["/b"]));
+    for wrong in
+        ["{}", r#"{"scope":"any"}"#, r#"{"no-such":null}"#, r#"{"dry":null,"max-depth":1}"#]
+    {
+        assert_eq!(change("j", wrong).status, 400, "{wrong}");
+    }
+    assert_eq!(change("none", r#"{"max-pages":1}"#).status, 404);
     for action in ["pause", "resume", "close", "cancel"] {
         assert_eq!(http.request("POST", &format!("/jobs/j/{action}"), &[]).status, 200, "{action}");
         assert_eq!(
@@ -484,6 +495,7 @@ fn cover_jobs(http: &HttpClient, server: &Server) {
         http.send_json("POST", "/jobs/j/urls", r#"{"urls":["http://b.example/"]}"#).status,
         409
     );
+    assert_eq!(change("j", r#"{"max-pages":1}"#).status, 409);
     for action in ["pause", "resume"] {
         assert_eq!(http.request("POST", &format!("/jobs/j/{action}"), &[]).status, 409, "{action}");
     }

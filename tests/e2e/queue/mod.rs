@@ -1,5 +1,6 @@
 //! Groups, jobs, tasks and dead letters.
 
+mod changed_jobs;
 mod circuit;
 mod drain;
 mod failed_pages;

@@ -68,9 +68,8 @@ impl Group {
         if let Some(job) = job {
             self.change_job_entry(job.number, key, EntryChange::Dropped(id, end), now);
         }
-        let leaves_its_job =
-            matches!(end, EndReason::Budget | EndReason::Cancelled) && job.is_some();
-        let is_promised = leaves_its_job && entry.admitted.announced;
+        let is_of_job = matches!(end, EndReason::Budget | EndReason::Cancelled | EndReason::Scope);
+        let is_promised = is_of_job && job.is_some() && entry.admitted.announced;
         if is_promised && !url.is_some_and(|url| self.waits_without_job(url, None)) {
             entry.admitted.job = None;
             self.frontier.insert_for_key(key, entry, &mut self.jobs);

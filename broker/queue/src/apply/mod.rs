@@ -9,9 +9,10 @@ use std::collections::BTreeSet;
 use tidings_protocol::{Outcome, UrlKey};
 
 use crate::Group;
-use crate::entry::{Admission, JobNumber, Lease};
+use crate::entry::{Admission, Entry, JobNumber, Lease};
 use crate::frontier::circuit::RequestEnd;
 use crate::frontier::lane::Lane;
+use crate::jobs::HostEntry;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::{Decision, EventEffect, GroupRecord};
@@ -151,6 +152,15 @@ impl Group {
                 self.jobs.await_heads(*number, heads);
             }
             Decision::JobCancelled { number } => self.jobs.cancel(*number),
+            Decision::JobSet { number, time_until, settings } => {
+                if self.jobs.change(*number, settings, *time_until) {
+                    self.recount_hosts_of(*number);
+                }
+                if let Some(job) = self.jobs.find(*number) {
+                    self.frontier.block(*number, job.is_blocked());
+                }
+                self.refresh_keys_of(*number, now);
+            }
             Decision::JobPaused { number, paused } => {
                 // A paused job takes no turns on the keys of its entries.
                 self.jobs.set_paused(*number, *paused);
@@ -171,6 +181,31 @@ impl Group {
             }
             Decision::JobDeleted { number } => self.jobs.delete(*number),
             _ => unreachable!("decisions about other things were applied before"),
+        }
+    }
+
+    /// Counts the entries of a job for their keys, after its limit of pages per key has changed.
+    /// Visits each entry of the group.
+    fn recount_hosts_of(&mut self, number: JobNumber) {
+        let Self { frontier, jobs, leases, .. } = self;
+        let is_pinned = |entry: &Entry| {
+            let pins = entry.again.as_ref().and_then(|again| leases.pins().get(&again.member));
+            pins.is_some_and(|pins| pins.contains(&entry.admitted.id))
+        };
+        for live in frontier.active() {
+            let (entry, key) = (&live.entry, frontier.keys()[live.key].name());
+            if entry.admitted.job.is_none_or(|pass| pass.number != number) {
+                continue;
+            }
+            if entry.lease().is_none() {
+                jobs.count_on_host(number, key, HostEntry::Waiting(entry.admitted.id));
+            }
+            if entry.lease().is_some() || is_pinned(entry) {
+                jobs.count_on_host(number, key, HostEntry::InFlight);
+            }
+        }
+        for dormant in frontier.dormant().iter().filter(|dormant| dormant.job() == Some(number)) {
+            jobs.count_on_host(number, frontier.keys()[dormant.key].name(), HostEntry::Dormant);
         }
     }
 

@@ -212,6 +212,9 @@ impl Group {
                 }
             }
         }
+        if parsed.url.as_ref().is_some_and(|(url, _)| self.never_list.covers(url)) {
+            return Err("blocked");
+        }
         // An event for a job of another group only counts here as one without a job.
         let is_own = |name: &&str| self.jobs.named(name).is_some() || !elsewhere.contains(*name);
         let taking = match request.job.filter(is_own) {
@@ -471,6 +474,9 @@ impl Group {
         let Ok(url) = CanonicalUrl::parse(&link.url) else {
             return LinkVerdict::Refused;
         };
+        if self.never_list.covers(&url) {
+            return LinkVerdict::Refused;
+        }
         let Some(key) = self.config.key_of_url(&url) else {
             return LinkVerdict::Refused;
         };

@@ -6,10 +6,10 @@ use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError, Render
 use super::admit::{EventRequest, wall_clock_dues_of};
 use crate::entry::{JobNumber, with_render};
 use crate::interface::JobOperation;
-use crate::jobs::JobState;
+use crate::jobs::{Job, JobSettings, JobState};
 use crate::moment::Moment;
 use crate::record::{Decision, EventEffect};
-use crate::{Group, Output, Requester};
+use crate::{Group, Output, Requester, SettingWords};
 
 impl Group {
     /// Runs an action. Returns `None` if the answer comes with the end of the pass.
@@ -28,6 +28,7 @@ impl Group {
             JobOperation::Add { url, prio, after, render } => {
                 self.add_seed(name, (url, *prio, *after, *render), now)?.into()
             }
+            JobOperation::Set(changes) => self.set_job(name, changes, now)?.into(),
             JobOperation::Wait => {
                 let job = self.find_job(name)?;
                 if job.state != JobState::Done {
@@ -81,6 +82,42 @@ impl Group {
         Ok(self.job_status(self.find_job(name)?))
     }
 
+    /// Changes settings of a job that runs. Entries that do not belong to it any more end when they
+    /// would be released.
+    pub(crate) fn set_job(
+        &mut self,
+        name: &JobName,
+        changes: &SettingWords,
+        now: Moment,
+    ) -> Result<JobStatus, ProtocolError> {
+        let (job, settings) = self.changed_job(name, changes)?;
+        let number = job.id.number;
+        let is_timed = changes.iter().any(|(key, _)| **key == *"max-time");
+        let time_until = match settings.time_ms_max.filter(|_| is_timed) {
+            Some(ms) => Some(now + ms),
+            None => job.time_until.filter(|_| !is_timed),
+        };
+        self.commit(Decision::JobSet { number, time_until, settings: settings.into() }, now);
+        self.settle_job(number, now);
+        Ok(self.job_status(self.find_job(name)?))
+    }
+
+    /// Returns a job that runs, and its settings after a change.
+    pub(crate) fn changed_job(
+        &self,
+        name: &JobName,
+        changes: &SettingWords,
+    ) -> Result<(&Job, JobSettings), ProtocolError> {
+        let job = self.find_job(name)?;
+        if job.state == JobState::Done || job.cancelled {
+            return Err(conflict(format!(
+                "job {name} is done or cancelled; JOB open {name} begins its next pass"
+            )));
+        }
+        let words = changes.iter().map(|(key, value)| (&**key, &**value));
+        Ok((job, job.settings.changed(words)?))
+    }
+
     /// Adds a seed by command. It is judged like an event of the job.
     fn add_seed(
         &mut self,
@@ -94,6 +131,12 @@ impl Group {
         let key = self.config.key_of_url(&url).ok_or_else(|| {
             conflict("a group with key=attr:<name> takes seeds only as events with this attribute")
         })?;
+        if self.never_list.covers(&url) {
+            return Err(conflict(format!(
+                "{} may not be requested: it is on the never-list",
+                url.as_str()
+            )));
+        }
         if self.is_full() {
             let text = "the group is full; add the seed again when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));

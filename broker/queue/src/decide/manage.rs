@@ -87,8 +87,10 @@ impl Group {
             );
             return Err(ProtocolError::new(Code::Busy, text));
         }
-        // `hold=` counts only when the pass begins, and changes none of its pages.
-        if job.settings != (JobSettings { hold: job.settings.hold, ..settings.clone() }) {
+        // Those of `JOB set` stay, so that a command that opens the job is repeatable. `hold=`
+        // counts only when the pass begins, and changes none of its pages.
+        let opened = job.opened_settings();
+        if *opened != (JobSettings { hold: opened.hold, ..settings.clone() }) {
             let text = format!("{} with other settings", self.job_status(job));
             return Err(ProtocolError::new(Code::Exists, text));
         }

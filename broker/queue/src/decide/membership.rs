@@ -175,10 +175,7 @@ impl Group {
             let (depth, number) = (admitted.depth, job.id.number);
             // Writing into a string cannot fail.
             let _ = write!(payload, " job={} pass={pass} depth={depth} number={number}", job.name);
-            // Omitted while the scope has not grown, as in most jobs: then no link was rejected
-            // that would be admitted now.
-            let extent = job.scope.extent();
-            if extent > 1 {
+            if let Some(extent) = job.extent() {
                 let _ = write!(payload, " scope={extent}");
             }
         }

@@ -1,12 +1,14 @@
 //! Release: which keys are free, which entry each offers, and which member receives it.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
-use tidings_protocol::KeyRest;
+use tidings_protocol::{KeyRest, Outcome, PAGE_READY_TOPIC};
 
 use super::prefetch::PREFETCH_BATCH;
 use crate::Group;
 use crate::dead_letters::DOWN;
-use crate::entry::{Demand, EndReason, EntryId, RecordedRest};
+use crate::entry::{Admission, Demand, EndReason, Entry, EntryId, RecordedRest};
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::CLOCK_GRAIN_MS;
 use crate::frontier::keys::KeyId;
@@ -119,19 +121,77 @@ impl Group {
     /// Returns why an entry that is next must end and not be released. Its text is in memory. The
     /// only place that decides this.
     fn end_before_release(&self, key: KeyId, id: EntryId) -> Option<EndReason> {
+        if self.may_never_be_requested(id) {
+            return Some(EndReason::Blocked);
+        }
         if self.frontier.keys()[key].gives_up(id) {
             return Some(EndReason::Down);
         }
-        self.must_leave_job(id).then_some(EndReason::Budget)
+        if self.must_leave_job(id) {
+            return Some(EndReason::Budget);
+        }
+        self.is_out_of_scope(id).then_some(EndReason::Scope)
     }
 
     /// Ends an entry in place of its release. Nothing was requested for it, so its key does not
     /// rest.
     fn end_unreleased(&mut self, id: EntryId, end: EndReason, now: Moment) {
-        match end {
-            EndReason::Down => self.give_up(id, (end, DOWN), None, now),
-            _ => self.commit(Decision::Ended { entries: vec![id], end }, now),
+        if end == EndReason::Down {
+            return self.give_up(id, (end, DOWN), None, now);
         }
+        let entry = self.unreleased(id);
+        let job = entry.admitted.job;
+        // One that was also announced continues without its job.
+        let event = match end {
+            EndReason::Scope if !entry.admitted.announced => {
+                self.page_event(&entry, Outcome::Scope, None, (None, 1))
+            }
+            _ => None,
+        };
+        self.commit(Decision::Ended { entries: vec![id], end }, now);
+        if let Some(event) = event {
+            self.publish(PAGE_READY_TOPIC, event);
+        }
+        if let Some(job) = job {
+            self.settle_job(job.number, now);
+        }
+    }
+
+    /// Returns a waiting entry. Its text is in memory.
+    pub(crate) fn unreleased(&self, id: EntryId) -> Cow<'_, Entry> {
+        if let Some(live) = self.frontier.find(id) {
+            return Cow::Borrowed(&live.entry);
+        }
+        let dormant = self.frontier.dormant().find(id);
+        Cow::Owned(self.dormant_entry(dormant.expect("an entry that is not active is dormant")))
+    }
+
+    /// Reports whether the URL of an entry is on the never-list, or that of its next request.
+    fn may_never_be_requested(&self, id: EntryId) -> bool {
+        if self.never_list.is_empty() || mutants::is(Mutant::AsksNever) {
+            return false;
+        }
+        let entry = self.unreleased(id);
+        let again = entry.again.as_ref().map(|again| &again.url);
+        let mut urls = again.into_iter().chain([&entry.admitted.text]);
+        entry.admitted.url_key.is_some() && urls.any(|url| self.never_list.covers_text(url))
+    }
+
+    /// Reports whether an entry is next that does not belong to its job any more, because the
+    /// settings of the job were changed.
+    fn is_out_of_scope(&self, id: EntryId) -> bool {
+        if !self.jobs.has_changed() {
+            return false;
+        }
+        let number = match self.frontier.find(id) {
+            Some(live) => live.entry.admitted.job.map(|pass| pass.number),
+            None => self.frontier.dormant().find(id).and_then(|dormant| dormant.job()),
+        };
+        let job = number.and_then(|number| self.jobs.find_changed(number));
+        let Some(job) = job else { return false };
+        let entry = self.unreleased(id);
+        let Admission { text, depth, .. } = &entry.admitted;
+        !job.settings.admit_waiting(text, *depth) && !mutants::is(Mutant::IgnoresJobSet)
     }
 
     /// Reports whether an announced entry is next while its job may not release anything. It is

@@ -1,7 +1,6 @@
 //! Answers of workers about their tasks: `ACK` and `NACK`. Only the member that holds a task,
 //! at its current attempt, may answer it; all others receive `stale`.
 
-use std::borrow::Cow;
 use std::fmt::Write;
 
 use tidings_protocol::status::{AckStatus, Answer};
@@ -67,7 +66,8 @@ impl Group {
             known: judged.known,
             refused: judged.refused + over_limit + (links.len() - kept.len()) as u64,
         };
-        let event = self.page_event(&self.frontier.get(entry).entry, outcome, report, (None, 1));
+        let answered = &self.frontier.get(entry).entry;
+        let event = self.page_event(answered, outcome, report, (None, 1));
         self.commit(Decision::Answered { entry, outcome, children, no_room: 0, rest }, now);
         if let Some(report) = report {
             self.figures.add(report, job);
@@ -203,7 +203,7 @@ impl Group {
         now: Moment,
     ) {
         let (letter, event, job) = {
-            let entry = self.entry(id);
+            let entry = self.unreleased(id);
             let event = self.page_event(&entry, Outcome::Failed, report, (Some(reason), 2));
             (self.dead_letter_payload(&entry, reason), event, entry.admitted.job)
         };
@@ -218,14 +218,6 @@ impl Group {
     fn settle_job_of(&mut self, job: Option<PassId>, now: Moment) {
         if let Some(job) = job {
             self.settle_job(job.number, now);
-        }
-    }
-
-    /// Returns an entry that is not final.
-    fn entry(&self, id: EntryId) -> Cow<'_, Entry> {
-        match self.frontier.dormant().find(id) {
-            Some(dormant) => Cow::Owned(self.dormant_entry(dormant)),
-            None => Cow::Borrowed(&self.frontier.get(id).entry),
         }
     }
 

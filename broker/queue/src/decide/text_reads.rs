@@ -12,10 +12,11 @@ use tidings_protocol::{CanonicalUrl, Code, ProtocolError, UrlKey};
 
 use super::parsed_event::ParsedEvent;
 use super::prefetch::PREFETCH_BATCH;
-use crate::entry::{Key, PassId};
+use crate::entry::{EntryId, Key, PassId};
 use crate::frontier::entry_text::{DormantRef, WantedText};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
+use crate::queries::job_change::TriedChange;
 use crate::queries::task_list::SelectedTasks;
 use crate::record::Decision;
 use crate::record::snapshot::SnapshotItem;
@@ -53,9 +54,18 @@ pub(crate) enum HeldInput {
     /// Events or a command. Some need texts; the others keep their order.
     Input(Input),
     /// Entries that a query has selected.
-    Tasks(Requester, SelectedTasks),
+    Selected(Requester, SelectedEntries),
     /// The schedule of this URL is due.
     Schedule(UrlKey),
+}
+
+/// Entries whose texts a query needs.
+#[derive(Debug)]
+pub(crate) enum SelectedEntries {
+    /// Entries to list.
+    Tasks(SelectedTasks),
+    /// Entries that a change of their job may end.
+    Change(TriedChange),
 }
 
 /// The record of a dormant entry for a snapshot, without the text of the entry.
@@ -192,7 +202,7 @@ impl Group {
                 return Some((HeldInput::Input(left), request));
             }
             HeldInput::Input(input) => return self.handle_held_command(input, now),
-            HeldInput::Tasks(requester, selected) => {
+            HeldInput::Selected(requester, selected) => {
                 return self.answer_selected(requester, selected, now);
             }
             HeldInput::Schedule(url) => {
@@ -211,14 +221,25 @@ impl Group {
         if let Some(request) = self.request_texts_of_command(&input) {
             return Some((HeldInput::Input(input), request));
         }
-        match input {
+        let (requester, selected) = match &input {
             Input::Query { requester, query: GroupQuery::Tasks(query) } => {
-                match self.select_tasks(&query) {
-                    Ok(selected) => return self.answer_selected(requester, selected, now),
-                    Err(error) => self.answer(requester, Err(error)),
-                }
+                (*requester, self.select_tasks(query).map(SelectedEntries::Tasks))
             }
-            input => self.handle_command(input, now),
+            Input::Query { requester, query: GroupQuery::JobChange(change) } => {
+                let tried = self.try_change(change).map(SelectedEntries::Change);
+                if mutants::is(Mutant::DryRunChanges) {
+                    let _ = self.set_job(&change.name, &change.changes, now);
+                }
+                (*requester, tried)
+            }
+            _ => {
+                self.handle_command(input, now);
+                return None;
+            }
+        };
+        match selected {
+            Ok(selected) => return self.answer_selected(requester, selected, now),
+            Err(error) => self.answer(requester, Err(error)),
         }
         None
     }
@@ -226,15 +247,22 @@ impl Group {
     fn answer_selected(
         &mut self,
         requester: Requester,
-        selected: SelectedTasks,
+        selected: SelectedEntries,
         now: Moment,
     ) -> Option<(HeldInput, u64)> {
-        let dormant = selected.ids().filter_map(|id| self.frontier.dormant().find(id));
+        let ids: Vec<EntryId> = match &selected {
+            SelectedEntries::Tasks(tasks) => tasks.ids().collect(),
+            SelectedEntries::Change(change) => change.ids().collect(),
+        };
+        let dormant = ids.iter().filter_map(|id| self.frontier.dormant().find(*id));
         let wanted = self.missing_texts(dormant);
         if let Some(request) = self.request_texts(wanted) {
-            return Some((HeldInput::Tasks(requester, selected), request));
+            return Some((HeldInput::Selected(requester, selected), request));
         }
-        let answer = self.describe_tasks(&selected, now);
+        let answer = match &selected {
+            SelectedEntries::Tasks(tasks) => self.describe_tasks(tasks, now),
+            SelectedEntries::Change(change) => self.describe_change(change),
+        };
         self.answer(requester, answer);
         None
     }

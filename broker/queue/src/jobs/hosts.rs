@@ -15,6 +15,17 @@ pub(super) struct HostPages {
     exhausted: BTreeSet<Key>,
 }
 
+/// An entry that is counted for its key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum HostEntry {
+    /// It is dormant.
+    Dormant,
+    /// It is active and waits.
+    Waiting(EntryId),
+    /// A member holds it, or it is pinned for its member's next request.
+    InFlight,
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct HostPageCount {
     completed: u64,
@@ -34,6 +45,17 @@ impl HostPages {
     /// The same limit without any counts.
     pub(super) fn without_counts(&self) -> Self {
         Self { pages_max: self.pages_max, ..Self::default() }
+    }
+
+    /// Applies another limit, and forgets all entries, which the caller counts again. Without a
+    /// limit, completed pages are forgotten too.
+    pub(super) fn restart(&mut self, pages_max: Option<u64>) {
+        let completed = std::mem::replace(self, Self::new(pages_max)).by_key;
+        if self.is_limited() {
+            for (key, host) in completed.into_iter().filter(|(_, host)| host.completed > 0) {
+                self.restore(&key, host.completed);
+            }
+        }
     }
 
     /// Keys with completed pages, and their numbers.

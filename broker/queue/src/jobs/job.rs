@@ -11,13 +11,14 @@ use tidings_protocol::{
 };
 
 use super::counts::{count_end, count_outcome, unfinished};
-use super::hosts::HostPages;
+use super::hosts::{HostEntry, HostPages};
 use super::scope::{Scope, ScopeRule};
 use crate::entry::{EndReason, EntryId, Key, PassId};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 
-/// Settings that an operator gives when opening a job; they hold for the pass.
+/// Settings that an operator gives when opening a job; they hold for the pass. Some can be
+/// [changed](JobSettings::changed) while it runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobSettings {
     /// Links that belong to the job ..
@@ -92,6 +93,43 @@ impl JobSettings {
         Ok(parsed)
     }
 
+    /// Returns the settings after a change of the job while it runs: for each of the settings that
+    /// can change, a value, or `none` to remove it.
+    pub fn changed<'a>(
+        &self,
+        changes: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ProtocolError> {
+        let mut new = self.clone();
+        for (name, value) in changes {
+            let given = match value {
+                "none" => Self::default(),
+                value => Self::parse([(name, value)])?,
+            };
+            match name {
+                "include" => new.filter.include = given.filter.include,
+                "exclude" => new.filter.exclude = given.filter.exclude,
+                "max-depth" | "depth" => new.depth_max = given.depth_max,
+                "max-pages" => new.pages_max = given.pages_max,
+                "max-per-host" => new.host_pages_max = given.host_pages_max,
+                "max-time" => new.time_ms_max = given.time_ms_max,
+                _ => {
+                    return Err(bad_argument(format!(
+                        "{name}={value}: of a job that runs, only include, exclude, max-depth, \
+                         max-pages, max-per-host and max-time can change"
+                    )));
+                }
+            }
+        }
+        Ok(new)
+    }
+
+    /// Reports whether a waiting entry of the job belongs to it under these settings. Seeds, and
+    /// the targets of their redirects, always do.
+    pub(crate) fn admit_waiting(&self, url: &str, depth: u32) -> bool {
+        let fits = || CanonicalUrl::parse(url).is_ok_and(|url| self.filter.admits(&url));
+        depth == 0 || (self.depth_max.is_none_or(|max| depth <= max) && fits())
+    }
+
     /// The settings as `name=value` words that [`JobSettings::parse`] accepts.
     pub fn describe(&self) -> String {
         let mut words = format!("scope={}", self.scope.as_str());
@@ -141,6 +179,15 @@ fn parse_callback(value: &str) -> Result<Box<str>, ProtocolError> {
     Ok(url.as_str().into())
 }
 
+/// The changes of a job's settings in its current pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SettingsChanges {
+    /// How many there were.
+    pub count: u64,
+    /// The settings with which the pass was opened.
+    pub opened: JobSettings,
+}
+
 /// The state of a job's pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobState {
@@ -161,6 +208,8 @@ pub struct Job {
     pub name: JobName,
     /// Settings of the pass.
     pub settings: JobSettings,
+    /// How they have changed since it was opened; `None`: not at all.
+    pub changes: Option<Box<SettingsChanges>>,
     /// State of the pass.
     pub state: JobState,
     /// Whether the job was cancelled: no more entries are admitted.
@@ -211,6 +260,7 @@ impl Job {
             held: 0,
             hosts: HostPages::new(settings.host_pages_max.filter(|_| !is_done)),
             settings,
+            changes: None,
             counts: PassCounts::default(),
             completion_heads: None,
             open_until: Moment(0),
@@ -218,9 +268,10 @@ impl Job {
         }
     }
 
-    /// The job without its scope, page counts and entries.
+    /// The job without its scope, page counts, changes and entries.
     pub(crate) fn bare(&self) -> Self {
         Self {
+            changes: None,
             scope: self.scope.without_parts(),
             waiting: BTreeSet::new(),
             dormant: 0,
@@ -247,8 +298,49 @@ impl Job {
         self.completion_heads = None;
         self.paused = false;
         self.time_until = None;
+        self.changes = None;
         self.scope = Scope::default();
         self.hosts = HostPages::default();
+    }
+
+    /// The settings with which the pass was opened.
+    pub(crate) fn opened_settings(&self) -> &JobSettings {
+        self.changes.as_ref().map_or(&self.settings, |changes| &changes.opened)
+    }
+
+    /// A number that rises whenever a link that was refused may belong to the job now. `None`
+    /// until that happens, as in most jobs.
+    pub(crate) fn extent(&self) -> Option<u64> {
+        let seeds = self.scope.extent() as u64;
+        match &self.changes {
+            Some(changes) => Some(seeds + changes.count),
+            None => Some(seeds).filter(|seeds| *seeds > 1),
+        }
+    }
+
+    /// Changes the settings while the pass runs. `time_until` is when the time limit will be
+    /// reached.
+    pub(super) fn change(&mut self, settings: &JobSettings, time_until: Option<Moment>) {
+        let before = std::mem::replace(&mut self.settings, settings.clone());
+        let changes = SettingsChanges { count: 0, opened: before };
+        self.changes.get_or_insert_with(|| changes.into()).count += 1;
+        self.time_until = time_until;
+        // Without a new limit, a limit that was reached stays.
+        self.time_is_up &= time_until.is_none() && settings.time_ms_max.is_some();
+    }
+
+    /// Forgets the entries of each key, and counts further ones under the present limit.
+    pub(super) fn restart_host_counts(&mut self) {
+        self.hosts.restart(self.settings.host_pages_max);
+    }
+
+    /// Counts an entry of a key again.
+    pub(super) fn count_on_host(&mut self, key: &Key, entry: HostEntry) {
+        match entry {
+            HostEntry::Dormant => self.hosts.add_dormant(key),
+            HostEntry::Waiting(entry) => self.hosts.add_waiting(entry, key),
+            HostEntry::InFlight => self.hosts.begin_page(key),
+        }
     }
 
     /// Whether a link to this URL belongs to the job.

@@ -28,7 +28,8 @@ use hashbrown::HashSet;
 use tidings_protocol::{CanonicalUrl, JobName, Outcome, Seq, TopicName};
 
 use self::counts::{count_end, count_outcome};
-pub use self::job::{Job, JobSettings, JobState};
+pub(crate) use self::hosts::HostEntry;
+pub use self::job::{Job, JobSettings, JobState, SettingsChanges};
 pub use self::scope::{Scope, ScopeRule};
 use self::seen_sets::SeenSets;
 use crate::entry::{Admission, EndReason, EntryId, JobNumber, Key, PassId};
@@ -46,6 +47,8 @@ pub(crate) struct Jobs {
     last_number: JobNumber,
     /// The URLs that each pass has met and that are not dormant.
     seen: SeenSets,
+    /// Jobs whose settings were changed in the current pass.
+    changed: BTreeSet<JobNumber>,
     /// Jobs with a count of zero, or on hold, that wait until the group has consumed all events
     /// published before that.
     completion_pending: BTreeSet<JobNumber>,
@@ -168,6 +171,37 @@ impl Jobs {
         }
     }
 
+    /// Changes the settings of a job that runs. Returns whether the limit of pages per key is
+    /// another one: then the caller counts the entries of the job again.
+    pub(crate) fn change(
+        &mut self,
+        number: JobNumber,
+        settings: &JobSettings,
+        time_until: Option<Moment>,
+    ) -> bool {
+        let Some(job) = self.by_number.get_mut(&number) else { return false };
+        if let Some(at) = job.time_until {
+            self.timers.cancel(at, JobTimer::Time(number));
+        }
+        if let Some(at) = time_until {
+            self.timers.set(at, JobTimer::Time(number));
+        }
+        self.changed.insert(number);
+        let has_other_limit = job.settings.host_pages_max != settings.host_pages_max;
+        job.change(settings, time_until);
+        if has_other_limit {
+            job.restart_host_counts();
+        }
+        has_other_limit
+    }
+
+    /// Counts an entry of a key again.
+    pub(crate) fn count_on_host(&mut self, number: JobNumber, key: &Key, entry: HostEntry) {
+        if let Some(job) = self.by_number.get_mut(&number) {
+            job.count_on_host(key, entry);
+        }
+    }
+
     /// Ends the hold of a job: its seeds have been consumed.
     pub(crate) fn end_hold(&mut self, number: JobNumber) {
         if let Some(job) = self.by_number.get_mut(&number) {
@@ -214,6 +248,7 @@ impl Jobs {
     /// Finishes the pass. Keeps the newest `remembered` finished jobs.
     pub(crate) fn finish(&mut self, number: JobNumber, remembered: usize) {
         self.completion_pending.remove(&number);
+        self.changed.remove(&number);
         if let Some(job) = self.by_number.get_mut(&number) {
             self.seen.remove(job.id);
             if let Some(at) = job.time_until.take() {
@@ -271,6 +306,14 @@ impl Jobs {
         }
     }
 
+    /// Restores the changes of a job's settings.
+    pub(crate) fn restore_changes(&mut self, number: JobNumber, changes: &SettingsChanges) {
+        if let Some(job) = self.by_number.get_mut(&number) {
+            job.changes = Some(Box::new(changes.clone()));
+            self.changed.insert(number);
+        }
+    }
+
     /// Restores the number of completed pages of a key.
     pub(crate) fn restore_pages(&mut self, number: JobNumber, key: &Key, completed: u64) {
         if let Some(job) = self.by_number.get_mut(&number) {
@@ -291,6 +334,16 @@ impl Jobs {
     /// The job with this number.
     pub(crate) fn find(&self, number: JobNumber) -> Option<&Job> {
         self.by_number.get(&number)
+    }
+
+    /// The job with this number, if its settings were changed in the current pass.
+    pub(crate) fn find_changed(&self, number: JobNumber) -> Option<&Job> {
+        if self.changed.contains(&number) { self.find(number) } else { None }
+    }
+
+    /// Whether there are such jobs.
+    pub(crate) fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
     }
 
     /// The job with this newest pass.

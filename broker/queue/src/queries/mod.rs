@@ -1,6 +1,7 @@
 //! Answers to queries. Nothing here changes a group.
 
 mod explain;
+pub mod job_change;
 pub mod members;
 pub mod schedules;
 pub mod task_list;
@@ -25,6 +26,7 @@ impl Group {
             GroupQuery::Jobs(query) => Ok(self.list_jobs(*query)),
             GroupQuery::Explain(what) => self.explain(what, now),
             GroupQuery::Tasks(query) => self.describe_tasks(&self.select_tasks(query)?, now),
+            GroupQuery::JobChange(change) => self.describe_change(&self.try_change(change)?),
             GroupQuery::Keys(query) => self.list_keys(query, now),
             GroupQuery::Schedules(query) => Ok(self.list_schedules(query, now)),
             GroupQuery::Members { range, with_addresses } => {

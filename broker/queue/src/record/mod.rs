@@ -221,6 +221,15 @@ pub enum Decision {
     },
     /// A command added a seed.
     SeedAdded(Box<EventEffect>),
+    /// The settings of a job that runs were changed.
+    JobSet {
+        /// The job.
+        number: JobNumber,
+        /// When its time limit will be reached.
+        time_until: Option<Moment>,
+        /// All its settings from here on.
+        settings: Box<JobSettings>,
+    },
     /// A job was paused or resumed.
     JobPaused {
         /// The job.

@@ -17,7 +17,7 @@ use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::KeyState;
 use crate::frontier::lane_of;
 use crate::frontier::runs::SlotId;
-use crate::jobs::{EntryChange, Job, JobState};
+use crate::jobs::{EntryChange, Job, JobState, SettingsChanges};
 use crate::moment::{ClockStamp, Moment};
 use crate::schedules::{Schedule, WallClockDue};
 use crate::{Group, GroupTotals};
@@ -83,6 +83,13 @@ pub enum SnapshotItem {
         number: JobNumber,
         /// A host, a domain or a prefix.
         part: Box<str>,
+    },
+    /// How the settings of a job have changed in its current pass, if they have.
+    JobChanges {
+        /// The job.
+        number: JobNumber,
+        /// The changes.
+        changes: Box<SettingsChanges>,
     },
     /// Completed pages of a job for a key, if they are limited.
     Pages {
@@ -393,6 +400,9 @@ impl Group {
             SnapshotItem::Scope { number, part } => {
                 self.jobs.restore_scope(*number, part);
             }
+            SnapshotItem::JobChanges { number, changes } => {
+                self.jobs.restore_changes(*number, changes);
+            }
             SnapshotItem::Pages { number, key, completed } => {
                 self.jobs.restore_pages(*number, key, *completed);
             }
@@ -493,6 +503,9 @@ impl Group {
 pub(crate) fn items_of_job(job: &Job, keep: &mut impl FnMut(SnapshotItem)) {
     let number = job.id.number;
     keep(SnapshotItem::Job(Box::new(job.bare())));
+    if let Some(changes) = &job.changes {
+        keep(SnapshotItem::JobChanges { number, changes: changes.clone() });
+    }
     for part in job.scope.parts() {
         keep(SnapshotItem::Scope { number, part: part.into() });
     }

@@ -33,6 +33,7 @@ const ALL_FAULTS: WorldOptions = WorldOptions {
     low_entries_max: Some(20),
     parallel_max: 3,
     drains: true,
+    steers: true,
     render: true,
     outages: true,
     paging: Some(TINY),
@@ -91,6 +92,7 @@ fn seeds_that_once_failed_hold() {
     for seed in FAILED_SEEDS {
         let options = WorldOptions {
             drains: false,
+            steers: false,
             render: false,
             outages: false,
             paging: None,
@@ -102,7 +104,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 42] = [
+const MUTANTS: [(Mutant, Promise); 45] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -128,6 +130,9 @@ const MUTANTS: [(Mutant, Promise); 42] = [
     (Mutant::DoneBeforeConsumed, Promise::NeverEarly),
     (Mutant::TooDeep, Promise::DepthKept),
     (Mutant::OutOfScope, Promise::DepthKept),
+    (Mutant::IgnoresJobSet, Promise::ChangesKept),
+    (Mutant::DryRunChanges, Promise::ChangesKept),
+    (Mutant::AsksNever, Promise::NeverAsked),
     (Mutant::OverBudget, Promise::BudgetKept),
     (Mutant::IgnoresJobHold, Promise::BudgetKept),
     (Mutant::AnnouncedFirst, Promise::NoStarvation),

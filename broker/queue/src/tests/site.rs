@@ -59,6 +59,15 @@ pub(super) fn may_need_render(url: &str) -> bool {
     matches!(last_digit(url), b'0' | b'2' | b'3' | b'4')
 }
 
+/// A never-list, which is in force at times.
+pub(super) const NEVER_LIST: &str = "# two\n*.h9.org\n*/p11$\n";
+
+/// Whether the page is on it. Nothing is promised about such pages, except that they are not
+/// requested while the list is in force.
+pub(super) fn is_on_never_list(url: &str) -> bool {
+    url.ends_with("/p11") || host_number(url) == 9
+}
+
 fn last_digit(url: &str) -> u8 {
     *url.as_bytes().last().expect("a URL is not empty")
 }

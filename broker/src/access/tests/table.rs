@@ -84,6 +84,7 @@ pub(crate) const fn rows(verb: Verb) -> &'static [Row] {
                 "JOB add docs-1 url=http://a.example/ prio=3",
                 "job:docs-1 prio url=http://a.example/",
             ),
+            Row("JOB set docs-1 max-depth=2", "job:docs-1"),
             Row("JOB close docs-1", "job:docs-1"),
             Row("JOB cancel docs-1", "job:docs-1"),
             Row("JOB pause docs-1", "job:docs-1"),

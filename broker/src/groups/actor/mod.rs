@@ -418,6 +418,7 @@ impl GroupActor {
                 }
             }
             GroupMessage::SetDelay(delay_ms) => self.set_delay(delay_ms),
+            GroupMessage::SetNeverList(list) => self.group.set_never_list(list),
             GroupMessage::Activity(conn) => self.handle(Input::Activity { conn }, None),
             GroupMessage::Disconnected(conn) => {
                 self.remove_connection(conn);

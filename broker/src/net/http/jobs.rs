@@ -38,6 +38,18 @@ const JOB_SETTINGS: &ObjectSchema = &[
     ("callback", FieldType::Text),
 ];
 
+/// Settings that can change while a job runs, and how they are tried.
+const JOB_CHANGES: &ObjectSchema = &[
+    ("include", FieldType::List),
+    ("exclude", FieldType::List),
+    ("max-depth", FieldType::Number),
+    ("max-pages", FieldType::Number),
+    ("max-per-host", FieldType::Number),
+    ("max-time", FieldType::Text),
+    ("dry", FieldType::Bool),
+    ("after", FieldType::Number),
+];
+
 const SEED_SETTINGS: &ObjectSchema =
     &[("prio", FieldType::Number), ("after", FieldType::Text), ("render", FieldType::Text)];
 
@@ -119,6 +131,34 @@ pub(super) async fn job(request: NamedRequest<JobName>) -> JsonResult {
         done.transpose()?;
     }
     run_job_action(&client, JobAction::Show, &name, &params).await
+}
+
+/// `PATCH /jobs/{job}`: changes settings of a job that runs; `null` removes one. With
+/// `"dry": true` it returns what the change would drop.
+pub(super) async fn set(request: NamedRequest<JobName>, body: Body) -> JsonResult {
+    let params = request.params(&["group"])?;
+    let NamedRequest { http, client, name, headers, .. } = request;
+    let action = Action::ManageJob(name.as_ref());
+    client.check_action(action)?;
+    client.check_rate()?;
+    let body = http.bodies.receive_json(&headers, body);
+    let JsonFields(mut fields) =
+        client.receive_while_allowed(|identity| identity.check_action(action), body).await??;
+    let removed: Vec<_> = JOB_CHANGES
+        .iter()
+        .filter(|(key, _)| fields.get(*key) == Some(&JsonField::Null))
+        .map(|(key, _)| (*key, "none"))
+        .collect();
+    fields.retain(|key, _| !removed.iter().any(|(removed, _)| removed == key));
+    let settings = to_settings(&fields, JOB_CHANGES)?;
+    let settings = as_pairs(&settings).into_iter().chain(removed).chain(group_param(&params));
+    let set = JobCommand::new(JobAction::Set, name.as_str(), settings.collect());
+    let reply = client.run(&Command::Job(set)).await?;
+    let mut object = object(&reply.ok);
+    if let Status::JobDryRun(_) = &reply.ok {
+        object["examples"] = json!(reply.lines);
+    }
+    Ok(JsonResponse(object))
 }
 
 /// `POST /jobs/{job}/urls`: `{"urls": [..], "prio": .., "after": ..}`

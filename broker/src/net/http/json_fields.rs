@@ -31,6 +31,7 @@ pub(super) enum JsonField {
     Number(Number),
     Bool(bool),
     List(StringList),
+    Null,
     /// A value of a type that no field has.
     Other,
 }
@@ -98,7 +99,7 @@ impl<'de> Visitor<'de> for FieldSeed<'_> {
     }
 
     fn visit_unit<E>(self) -> Result<JsonField, E> {
-        Ok(JsonField::Other)
+        Ok(JsonField::Null)
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<JsonField, E> {

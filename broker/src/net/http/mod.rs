@@ -169,7 +169,7 @@ fn router(http: &Arc<HttpState>) -> Router {
         .route("/groups/{group}/dead/retry", manage::change_dead(GroupAction::Retry))
         .route("/groups/{group}/dead/drop", manage::change_dead(GroupAction::Drop))
         .route("/jobs", get(jobs::jobs).post(jobs::open))
-        .route("/jobs/{job}", get(jobs::job).delete(jobs::delete))
+        .route("/jobs/{job}", get(jobs::job).patch(jobs::set).delete(jobs::delete))
         .route("/jobs/{job}/urls", post(jobs::add))
         .route("/jobs/{job}/close", jobs::change(JobAction::Close))
         .route("/jobs/{job}/cancel", jobs::change(JobAction::Cancel))

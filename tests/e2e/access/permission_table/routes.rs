@@ -72,6 +72,7 @@ const ROUTES: &[Route] = &[
     Route("POST", "/jobs", "", r#"{"job":"docs-1","close":true}"#, JOB),
     Route("GET", "/jobs/{job}", "", "", READ_JOB),
     Route("GET", "/jobs/{job}", "?wait=1ms", "", READ_JOB),
+    Route("PATCH", "/jobs/{job}", "", r#"{"max-pages":9}"#, JOB),
     Route("DELETE", "/jobs/{job}", "", "", JOB),
     Route(
         "POST",

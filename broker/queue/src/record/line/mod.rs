@@ -17,7 +17,7 @@ use crate::config::GroupConfig;
 use crate::entry::{Admission, AgainRequest, Entry, EntryState, Lease, PassId};
 use crate::frontier::circuit::Circuit;
 use crate::frontier::key_queue::KeyState;
-use crate::jobs::{Job, JobState};
+use crate::jobs::{Job, JobState, SettingsChanges};
 use crate::moment::{ClockStamp, Moment};
 use crate::schedules::{Schedule, WallClockDue, WallClockTarget};
 
@@ -67,6 +67,7 @@ variants!(Decision {
     "fell-due" => ScheduleDue { url, next, effect },
     "clock-times" => WallClockDues(dues),
     "seed-added" => SeedAdded(effect),
+    "job-set" => JobSet { number, time_until, settings },
     "job-paused" => JobPaused { number, paused },
     "job-begun" => JobHoldEnded { number },
     "job-time-up" => JobTimeUp { number },
@@ -90,6 +91,7 @@ variants!(SnapshotItem {
     "unsent" => Unpublished { serial, topic, payload },
     "job" => Job(job),
     "scope" => Scope { number, part },
+    "job-changes" => JobChanges { number, changes },
     "pages" => Pages { number, key, completed },
     "seen" => Seen { pass, fingerprints },
     "key" => Key { key, state },
@@ -171,6 +173,7 @@ structs! {
     Schedule { url_key, text, key, prio, forwarded, every_ms, due, entry, skips_next }
     WallClockDue { target, unix_ms, due }
     PassId { number, pass }
+    SettingsChanges { count, opened }
     AgainRequest { url, key, member }
     Circuit { unanswered, rests_from, tried, given_up }
     KeyState {

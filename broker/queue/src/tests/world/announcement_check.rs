@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::promises::{CheckResult, Promise};
+use crate::tests::site::is_on_never_list;
 
 /// Announced URLs that are not fetched yet, with the decision number of the announcement.
 #[derive(Debug, Default)]
@@ -11,7 +12,9 @@ pub(super) struct AnnouncementCheck(BTreeMap<String, u64>);
 impl AnnouncementCheck {
     /// The group has consumed an announcement.
     pub(super) fn promise(&mut self, url: &str, order: u64) {
-        self.0.insert(url.to_owned(), order);
+        if !is_on_never_list(url) {
+            self.0.insert(url.to_owned(), order);
+        }
     }
 
     /// The group knows the end of a task with this release number. A fetch that began before the

@@ -4,6 +4,7 @@ use tidings_protocol::{
     KeyRest, MemberId, Outcome, RetryMode, TaskAction, TaskId, TaskReply, TaskReport,
 };
 
+use super::pass_check::Narrowing;
 use super::task::ReceivedTask;
 use crate::tests::site::{links_of, redirect_of};
 use crate::{ConnId, Input, Requester, StagedLink, WorkerReply};
@@ -49,6 +50,12 @@ pub(super) enum CommandOrigin {
     Delete {
         name: String,
         opened: u64,
+    },
+    /// Narrows the pass of a job that was opened at `opened`.
+    Narrow {
+        name: String,
+        opened: u64,
+        by: Narrowing,
     },
     Drain {
         member: MemberId,

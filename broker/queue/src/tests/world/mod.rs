@@ -13,6 +13,7 @@
 //! | [`machine`] | reboots; its wall clock is set by up to years, and back |
 //! | [`outages`] | hosts do not answer for a while, or for ever |
 //! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay, drains workers |
+//! | [`steering`] | narrows jobs that run, and changes their limits |
 //!
 //! The promises that must hold nevertheless are in [`promises`]. Each has one checker:
 //! [`host_check`], [`announcement_check`], [`pass_check`], [`fairness_check`], [`due_check`],
@@ -40,10 +41,12 @@ mod promises;
 mod run_totals;
 mod schedules;
 mod settings;
+mod steering;
 mod task;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tidings_protocol::{JobName, MemberId, Payload, Seq, TaskId, TopicName};
 
@@ -69,7 +72,7 @@ use crate::decide::prefetch::PREFETCH_BATCH;
 use crate::entry::EntryId;
 use crate::moment::{ClockStamp, Moment};
 use crate::texts::{Paging, TextReply};
-use crate::{ConnId, Group, Input};
+use crate::{ConnId, Group, Input, NeverList};
 
 const DELAY_MS: u64 = 1000;
 const LEASE_MS: u64 = 20_000;
@@ -163,6 +166,8 @@ pub(super) struct WorldOptions {
     pub(super) parallel_max: u32,
     /// Whether the operator drains workers.
     pub(super) drains: bool,
+    /// Whether the operator changes jobs that run, and the never-list.
+    pub(super) steers: bool,
     /// Whether some pages need a browser.
     pub(super) render: bool,
     /// Whether some hosts do not answer for a while, or for ever.
@@ -182,6 +187,8 @@ pub(super) struct World {
     text_rng: fastrand::Rng,
     /// Decides about browsers, so that a world without them is the same.
     render_rng: fastrand::Rng,
+    /// Decides about changes of jobs, so that a world without them is the same.
+    steering_rng: fastrand::Rng,
     rng: fastrand::Rng,
     nature: WorldOptions,
     /// The worker in the broker's own process.
@@ -194,6 +201,8 @@ pub(super) struct World {
     /// A planned crash of the broker, instead of random ones.
     planned_crash: Option<PlannedCrash>,
     is_paused: bool,
+    /// The never-list that is in force; it may be empty.
+    never_list: Arc<NeverList>,
     hosts: HostCheck,
     due_check: DueCheck,
     announcement_check: AnnouncementCheck,
@@ -268,6 +277,7 @@ impl World {
             now: Moment(0),
             text_rng: fastrand::Rng::with_seed(seed),
             render_rng: fastrand::Rng::with_seed(seed),
+            steering_rng: fastrand::Rng::with_seed(seed),
             rng,
             nature,
             local_worker,
@@ -276,6 +286,7 @@ impl World {
             low_entries_max,
             planned_crash: None,
             is_paused: false,
+            never_list: Arc::default(),
             hosts: HostCheck::new(parallel),
             due_check: DueCheck::default(),
             announcement_check: AnnouncementCheck::default(),
@@ -463,6 +474,9 @@ impl World {
         }
         if self.totals.releases * HOUR_MS < RELEASES * self.now.0 {
             self.add_work()?;
+        }
+        if self.nature.steers {
+            self.steer()?;
         }
         match self.rng.u32(0..2_000) {
             0..30 => self.disconnect_worker(),

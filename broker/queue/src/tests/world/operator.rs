@@ -48,6 +48,13 @@ impl World {
             Input::JobAction { name, action: JobOperation::Cancel, .. } => {
                 self.passes.find_mut(name.as_ref()).marred = true;
             }
+            Input::JobAction { name, action: JobOperation::Set(changes), .. }
+                if changes.iter().any(|(key, _)| is_limit(key)) =>
+            {
+                let pass = self.passes.find_mut(name.as_ref());
+                (pass.marred, pass.ends) = (true, None);
+                (pass.settings.pages_max, pass.settings.host_pages_max) = (None, None);
+            }
             Input::JobAction { name, action: JobOperation::Pause, .. } => {
                 self.passes.find_mut(name.as_ref()).paused = true;
             }
@@ -258,7 +265,7 @@ impl World {
             return self.passes.announced(payload);
         }
         if topic == PAGE_READY_TOPIC {
-            let entry = self.outcome_check.announced(payload)?;
+            let entry = self.outcome_check.announced(payload, &self.passes)?;
             return self.outages.announced(entry, payload, self.now);
         }
         if payload.starts_with("http") {
@@ -274,6 +281,10 @@ impl World {
         }
         Ok(())
     }
+}
+
+fn is_limit(setting: &str) -> bool {
+    matches!(setting, "max-pages" | "max-per-host" | "max-time")
 }
 
 pub(super) fn operator() -> Requester {

@@ -205,6 +205,10 @@ impl World {
                         self.drain_check.end(*member, *drained, answer.as_ref().err());
                         Ok(())
                     }
+                    CommandOrigin::Narrow { name, opened, by } if answer.is_ok() => {
+                        self.narrowed(name, *opened, by);
+                        Ok(())
+                    }
                     CommandOrigin::Delete { name, opened } => self.deleted(name, *opened, answer),
                     _ => Ok(()),
                 }

@@ -8,7 +8,7 @@ use super::promises::{CheckResult, Promise};
 use super::task::ReceivedTask;
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
-use crate::tests::site::{host_number, links_of, redirect_of};
+use crate::tests::site::{host_number, is_on_never_list, links_of, redirect_of};
 
 /// Longest wait of a command to open a job, for texts that earlier inputs need. Its time counts from
 /// the end of that wait.
@@ -22,12 +22,37 @@ pub(super) struct PassCheck {
     ended: BTreeSet<(u64, u64)>,
 }
 
+/// How changes of its settings have narrowed a pass.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Narrowing {
+    /// Endings of the URLs that are excluded.
+    pub(super) ends: BTreeSet<String>,
+    pub(super) depth_max: Option<u32>,
+}
+
+impl Narrowing {
+    pub(super) fn add(&mut self, other: Self) {
+        self.ends.extend(other.ends);
+        self.depth_max = self.depth_max.into_iter().chain(other.depth_max).min();
+    }
+
+    /// Whether a page ends if it waits. Seeds do not.
+    fn drops(&self, url: &str, depth: u32) -> bool {
+        let is_excluded = self.ends.iter().any(|end| url.ends_with(end));
+        depth > 0 && (is_excluded || self.depth_max.is_some_and(|max| depth > max))
+    }
+}
+
 /// What must be true of a pass.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is true or not whatever the others are")]
 pub(super) struct PassModel {
+    /// As it was opened.
     pub(super) settings: JobSettings,
     pub(super) opened: u64,
+    /// How it was narrowed: what may be in force, and what is for certain.
+    pub(super) narrowed: Narrowing,
+    pub(super) narrowed_for_certain: Narrowing,
     /// Seeds that belong to it, and seeds that came late and may belong to it.
     pub(super) seeds: BTreeSet<String>,
     pub(super) late: BTreeSet<String>,
@@ -137,6 +162,9 @@ impl PassCheck {
         let kept = pass.ends.is_none_or(|ends| ticked <= ends + OPENED_LATE_MS_MAX);
         Promise::BudgetKept
             .holds(kept, || format!("{name} is out of time, but {url} was released"))?;
+        let is_out = pass.narrowed_for_certain.drops(url, received.depth);
+        Promise::ChangesKept
+            .holds(!is_out, || format!("{name} excludes {url} now, but it was released"))?;
         Promise::NeverEarly.holds(!pass.done, || format!("{name} is done, but {url} was released"))
     }
 
@@ -231,9 +259,25 @@ impl PassModel {
         !ends.any(|end| url.ends_with(end))
     }
 
+    /// Narrows it: pages that may have ended for that are not missing any more.
+    pub(super) fn narrow(&mut self, by: Narrowing) {
+        self.narrowed.add(by);
+        let (narrowed, depths) = (&self.narrowed, &self.depths);
+        for missing in self.missing.values_mut() {
+            missing.retain(|url| !depths[url].iter().any(|depth| narrowed.drops(url, *depth)));
+        }
+    }
+
+    /// Whether a page may have ended because it was narrowed.
+    pub(super) fn may_drop(&self, url: &str) -> bool {
+        let depths = self.depths.get(url);
+        depths.is_some_and(|depths| depths.iter().any(|depth| self.narrowed.drops(url, *depth)))
+    }
+
     fn find(&mut self, url: &str, depth: u32) {
         self.depths.entry(url.to_owned()).or_default().insert(depth);
-        if !self.completed.contains(url) && !self.others.contains(url) {
+        let is_final = self.completed.contains(url) || self.others.contains(url);
+        if !is_final && !self.may_drop(url) && !is_on_never_list(url) {
             self.missing.entry(host_number(url)).or_default().insert(url.to_owned());
         }
     }
@@ -310,7 +354,16 @@ fn counts_of(text: &str) -> BTreeMap<&str, u64> {
 }
 
 fn ended(counts: &BTreeMap<&str, u64>) -> u64 {
-    let ends =
-        ["completed", "redirects", "failed", "robots", "scope", "trap", "budget", "cancelled"];
+    let ends = [
+        "completed",
+        "redirects",
+        "failed",
+        "robots",
+        "scope",
+        "blocked",
+        "trap",
+        "budget",
+        "cancelled",
+    ];
     ends.iter().map(|end| counts[end]).sum()
 }

@@ -11,7 +11,7 @@ use super::promises::{CheckResult, Promise};
 use super::task::ReceivedTask;
 use crate::entry::EntryId;
 use crate::moment::Moment;
-use crate::tests::site::{HOSTS, host_number, is_linked, may_need_render};
+use crate::tests::site::{HOSTS, host_number, is_linked, is_on_never_list, may_need_render};
 
 /// Longest rest of a host after an answer, requests of its worker included.
 const REST_MS_MAX: u64 = 10_000;
@@ -54,7 +54,8 @@ impl PriorityCheck {
     /// The group knows of a request since `at`.
     pub(super) fn want(&mut self, fetch: &FetchRequest, at: Moment) {
         self.fetches += 1;
-        if is_linked(&fetch.url) || may_need_render(&fetch.url) || self.begun.contains(&fetch.url) {
+        let is_left_out = is_linked(&fetch.url) || is_on_never_list(&fetch.url);
+        if is_left_out || may_need_render(&fetch.url) || self.begun.contains(&fetch.url) {
             return;
         }
         let (due, is_timed) = (at + fetch.after_ms, fetch.after_ms > 0);

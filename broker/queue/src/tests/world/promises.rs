@@ -38,6 +38,13 @@ pub(in crate::tests) enum Promise {
     /// Pages of a job are within its depth and patterns, and their depth matches their links
     /// ([`PassCheck`](super::passes::PassCheck)).
     DepthKept,
+    /// From the answer to a change of a job on, nothing is released that the change excludes.
+    /// Everything else is, and what was only tried changes nothing ([`PassCheck`](super::passes::PassCheck),
+    /// [`OutcomeCheck`](super::outcome_check::OutcomeCheck)).
+    ChangesKept,
+    /// While a never-list is in force, nothing on it is released
+    /// ([`World::check_never_list`](super::World)).
+    NeverAsked,
     /// A job that is paused or has no budget left releases nothing
     /// ([`PassCheck`](super::passes::PassCheck)).
     BudgetKept,

@@ -9,7 +9,7 @@ use crate::entry::{
 use crate::frontier::circuit::Circuit;
 use crate::frontier::key_queue::KeyState;
 use crate::frontier::lane::Lane;
-use crate::jobs::{Job, JobSettings, JobState};
+use crate::jobs::{Job, JobSettings, JobState, SettingsChanges};
 use crate::moment::{ClockStamp, Moment};
 use crate::record::snapshot::SnapshotItem;
 use crate::record::{Decision, EventEffect, GroupRecord, NextStep};
@@ -225,6 +225,7 @@ fn decisions() -> Vec<Decision> {
         Decision::ScheduleDue { url: UrlKey(77), next: AT, effect: Some(Box::new(coalesced(""))) },
         Decision::WallClockDues(dues),
         Decision::SeedAdded(Box::new(EventEffect::Duplicate(4))),
+        Decision::JobSet { number, time_until: Some(AT), settings: job_settings().into() },
         Decision::JobPaused { number, paused: true },
         Decision::JobHoldEnded { number },
         Decision::JobTimeUp { number },
@@ -277,6 +278,10 @@ fn snapshot() -> Vec<SnapshotItem> {
         SnapshotItem::Job(Box::new(job(JobState::Done))),
         SnapshotItem::Job(Box::new(job_with_blocked())),
         SnapshotItem::Scope { number: 4, part: "a.test".into() },
+        SnapshotItem::JobChanges {
+            number: 4,
+            changes: SettingsChanges { count: 5, opened: JobSettings::default() }.into(),
+        },
         SnapshotItem::Pages { number: 4, key: "a.test".into(), completed: 5 },
         SnapshotItem::Seen { pass: PASS, fingerprints: vec![5, 6] },
         key(EMPTY_KEY_STATE),

@@ -256,6 +256,11 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
             let (name, settings) = (name.parse::<JobName>().unwrap(), settings.into());
             Decision::JobOpened { number, name, settings }
         }),
+        (any::<u64>(), prop::option::of(moment()), job_settings()).prop_map(
+            |(number, time_until, settings)| {
+                Decision::JobSet { number, time_until, settings: settings.into() }
+            }
+        ),
         any::<u64>().prop_map(|number| Decision::JobReopened { number }),
         any::<u64>().prop_map(|number| Decision::JobClosed { number }),
         (any::<u64>(), heads)

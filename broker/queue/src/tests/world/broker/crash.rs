@@ -110,6 +110,7 @@ impl World {
         for (serial, topic, payload) in unsent {
             self.receive_announcement(serial, topic, &payload)?;
         }
+        self.broker.group.set_never_list(self.never_list.clone());
         self.begin(self.broker.group.run() + 1, elapsed_unknown)?;
         let BrokerState::Down { backlog } = state else { return Ok(()) };
         backlog.into_iter().try_for_each(|(input, origin)| self.feed(input, origin))

@@ -379,6 +379,7 @@ impl World {
             self.totals.releases += 1;
             let is_named = self.announced.contains(&received.url);
             self.passes.check_release(&received, is_named, self.broker.ticked)?;
+            self.check_never_list(&received)?;
         }
         Ok(received)
     }

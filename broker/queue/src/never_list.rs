@@ -1,0 +1,208 @@
+//! The never-list: hosts and URLs that nothing may request. It is the same for all groups of a
+//! broker, and no group records it.
+
+use std::str;
+
+use hashbrown::HashMap;
+use tidings_protocol::{CanonicalUrl, Pattern, Patterns};
+
+/// Longest text of a list, in bytes.
+pub const NEVER_BYTES_MAX: usize = 1 << 20;
+
+/// Most patterns of a list. Each URL is compared with all of them, whereas hosts are looked up.
+const PATTERNS_MAX: usize = 1000;
+
+/// Longest line, in bytes, as for the patterns of a job.
+const LINE_BYTES_MAX: usize = 4 << 10;
+
+/// Hosts and URLs that nothing may request.
+///
+/// In its text each line is one entry: a host (`example.org`); a host and everything below it
+/// (`*.example.org`); or, with a slash, a pattern of URLs (J1 of PROTOCOL.md). A `#` begins a
+/// comment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NeverList {
+    /// Whether the names below each host are included.
+    hosts: HashMap<Box<str>, bool>,
+    patterns: Patterns,
+}
+
+/// A text that is not a list.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NeverListError {
+    /// The text is too long.
+    #[error("longer than {NEVER_BYTES_MAX} bytes")]
+    TooLong,
+    /// A line is not an entry.
+    #[error("line {line}: {problem}")]
+    Line {
+        /// Its number, from 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl NeverList {
+    /// Parses a text.
+    pub fn parse(text: &[u8]) -> Result<Self, NeverListError> {
+        if text.len() > NEVER_BYTES_MAX {
+            return Err(NeverListError::TooLong);
+        }
+        let mut list = Self::default();
+        let mut patterns = Vec::new();
+        for (line, bytes) in (1..).zip(text.split(|byte| *byte == b'\n')) {
+            let wrong = |problem: String| NeverListError::Line { line, problem };
+            if bytes.len() > LINE_BYTES_MAX {
+                return Err(wrong(format!("longer than {LINE_BYTES_MAX} bytes")));
+            }
+            let text = str::from_utf8(bytes).map_err(|_| wrong("not UTF-8".to_owned()))?;
+            let entry = text.split('#').next().unwrap_or_default().trim();
+            if entry.contains('/') {
+                patterns.push(entry.parse::<Pattern>().map_err(|error| wrong(error.text))?);
+                if patterns.len() > PATTERNS_MAX {
+                    return Err(wrong(format!("more than {PATTERNS_MAX} patterns of URLs")));
+                }
+            } else if !entry.is_empty() {
+                let (host, below) = parse_host(entry).ok_or_else(|| {
+                    wrong(format!(
+                        "{entry:?}: expected a host such as example.org, *.example.org for all \
+                         below it too, or a URL pattern such as https://example.org/private/"
+                    ))
+                })?;
+                *list.hosts.entry(host).or_default() |= below;
+            }
+        }
+        list.patterns = patterns.into_iter().collect();
+        Ok(list)
+    }
+
+    /// Counts the entries.
+    pub fn len(&self) -> usize {
+        self.hosts.len() + self.patterns.len()
+    }
+
+    /// Reports whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reports whether a URL may not be requested.
+    pub fn covers(&self, url: &CanonicalUrl) -> bool {
+        self.covers_host(url.host()) || (!self.patterns.is_empty() && self.patterns.match_any(url))
+    }
+
+    /// Reports the same for the text of a URL.
+    pub(crate) fn covers_text(&self, url: &str) -> bool {
+        !self.is_empty() && CanonicalUrl::parse(url).is_ok_and(|url| self.covers(&url))
+    }
+
+    /// Looks up the host, and each name above it.
+    fn covers_host(&self, host: &str) -> bool {
+        let above = host.match_indices('.').map(|(dot, _)| &host[dot + 1..]);
+        self.hosts.contains_key(host)
+            || above.into_iter().any(|name| self.hosts.get(name) == Some(&true))
+    }
+}
+
+/// Reads a host in its canonical form, and whether the names below it are included.
+fn parse_host(entry: &str) -> Option<(Box<str>, bool)> {
+    let (name, below) = match entry.strip_prefix("*.") {
+        Some(name) => (name, true),
+        None => (entry, false),
+    };
+    if name.contains(['*', '@', '?', '\\']) || name.contains(char::is_whitespace) {
+        return None;
+    }
+    let url = format!("http://{name}/");
+    let url = CanonicalUrl::parse(&url).ok()?;
+    let is_host = url.authority() == url.host() && !(below && url.address().is_some());
+    is_host.then(|| (url.host().into(), below))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> NeverList {
+        NeverList::parse(text.as_bytes()).unwrap()
+    }
+
+    #[track_caller]
+    fn assert_list(text: &str, inside: &[&str], outside: &[&str]) {
+        let list = list(text);
+        let covers = |url: &str| list.covers(&CanonicalUrl::parse(url).unwrap());
+        for url in inside {
+            assert!(covers(url), "{text:?} covers {url}");
+        }
+        for url in outside {
+            assert!(!covers(url), "{text:?} does not cover {url}");
+        }
+    }
+
+    #[test]
+    fn host_is_one_name_on_any_port() {
+        assert_list(
+            "Example.org",
+            &["http://example.org/", "https://example.org:8080/robots.txt"],
+            &["http://www.example.org/", "http://example.org.evil.test/", "http://org/"],
+        );
+        assert_list("bücher.example", &["http://xn--bcher-kva.example/"], &[]);
+        assert_list("127.0.0.1\n[::1]", &["http://127.0.0.1/", "http://[::1]:80/"], &[]);
+    }
+
+    #[test]
+    fn star_covers_a_host_and_all_below_it() {
+        assert_list(
+            "*.example.org",
+            &["http://example.org/", "http://a.b.example.org/x"],
+            &["http://notexample.org/", "http://org/"],
+        );
+        assert_list("*.a.test\na.test", &["http://b.a.test/"], &[]);
+    }
+
+    #[test]
+    fn line_with_a_slash_is_a_pattern() {
+        assert_list(
+            "https://example.org/private/\n/cgi-bin/*.pl$ # scripts",
+            &["https://example.org/private/x", "http://a.test/cgi-bin/x.pl"],
+            &["http://example.org/private/x", "https://example.org/", "http://a.test/x.pl"],
+        );
+    }
+
+    #[test]
+    fn comments_and_blank_lines_are_left_out() {
+        let list = list("# kept by the press office\r\n\r\n  example.org # complaint 2381\r\n\t\n");
+        assert_eq!(list.len(), 1);
+        assert!(NeverList::parse(b"").unwrap().is_empty());
+    }
+
+    #[test]
+    fn error_names_the_line() {
+        let many = "/x\n".repeat(PATTERNS_MAX + 1);
+        let long = format!("\n/{}", "x".repeat(LINE_BYTES_MAX));
+        for (text, line) in [
+            (&b"example.org\n\nexample org"[..], 3),
+            (b"*", 1),
+            (b"*.", 1),
+            (b"*.*.example.org", 1),
+            (b"a.*.org", 1),
+            (b"example.org:8080", 1),
+            (b"user@example.org", 1),
+            (b"*.127.0.0.1", 1),
+            (b"ftp://example.org/", 1),
+            (b"a.org\n\xff", 2),
+            (long.as_bytes(), 2),
+            (many.as_bytes(), PATTERNS_MAX + 1),
+        ] {
+            match NeverList::parse(text) {
+                Err(NeverListError::Line { line: found, .. }) => assert_eq!(found, line),
+                other => panic!("{}: {other:?}", text.escape_ascii()),
+            }
+        }
+        let longest = vec![b'\n'; NEVER_BYTES_MAX];
+        assert!(NeverList::parse(&longest).is_ok());
+        let longer = vec![b'\n'; NEVER_BYTES_MAX + 1];
+        assert_eq!(NeverList::parse(&longer), Err(NeverListError::TooLong));
+    }
+}

@@ -1,0 +1,114 @@
+//! Steering: the operator changes jobs that run, and the never-list.
+
+use super::World;
+use super::commands::CommandOrigin;
+use super::operator::operator;
+use super::pass_check::Narrowing;
+use super::promises::{CheckResult, Promise};
+use super::task::ReceivedTask;
+use crate::tests::site::{NEVER_LIST, PAGES, is_on_never_list};
+use crate::{GroupQuery, Input, JobChange, JobOperation, NeverList};
+
+/// One of this many steps steers.
+const STEPS: u32 = 60;
+
+impl World {
+    /// Sometimes changes an unfinished job or the never-list.
+    pub(super) fn steer(&mut self) -> CheckResult {
+        match self.steering_rng.u32(0..STEPS) {
+            0 => {}
+            1 => {
+                let text = if self.never_list.is_empty() { NEVER_LIST } else { "" };
+                let list = NeverList::parse(text.as_bytes()).expect("the list is valid");
+                self.never_list = list.into();
+                self.broker.group.set_never_list(self.never_list.clone());
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
+        let Some(name) = self.steering_rng.choice(self.passes.names(false)) else { return Ok(()) };
+        match self.steering_rng.u32(0..8) {
+            0..2 => self.limit(&name),
+            2..4 => self.try_narrowing(&name),
+            _ => self.narrow(&name),
+        }
+    }
+
+    /// Excludes further pages of a job.
+    fn narrow(&mut self, name: &str) -> CheckResult {
+        let rng = &mut self.steering_rng;
+        let mut by = Narrowing::default();
+        if rng.bool() {
+            by.depth_max = Some(rng.u32(0..3));
+        }
+        if by.depth_max.is_none() || rng.bool() {
+            by.ends.extend([0; 3].map(|_| format!("/p{}", rng.u64(..PAGES))));
+        }
+        let pass = self.passes.find_mut(name);
+        pass.narrow(by.clone());
+        let mut changes = Vec::new();
+        if !by.ends.is_empty() {
+            let before = pass.settings.filter.exclude.to_string();
+            let ends = pass.narrowed.ends.iter().map(|end| format!("{end}$"));
+            let all: Vec<_> =
+                Some(before).filter(|before| !before.is_empty()).into_iter().chain(ends).collect();
+            changes.push(("exclude", all.join(",")));
+        }
+        let depths = pass.settings.depth_max.into_iter().chain(pass.narrowed.depth_max);
+        if let Some(depth) = depths.min() {
+            changes.push(("max-depth", depth.to_string()));
+        }
+        let (name, opened) = (name.to_owned(), pass.opened);
+        self.set_job(&name.clone(), &changes, CommandOrigin::Narrow { name, opened, by })
+    }
+
+    /// Asks what a change would drop.
+    fn try_narrowing(&mut self, name: &str) -> CheckResult {
+        let name = name.parse().expect("the name is valid");
+        let exclude = format!("/p{}$", self.steering_rng.u64(..PAGES));
+        let changes = vec![("exclude".into(), exclude.into())];
+        let query = GroupQuery::JobChange(JobChange { name, changes, after: 0 });
+        self.feed(Input::Query { requester: operator(), query }, CommandOrigin::Nothing)
+    }
+
+    /// Changes the limits of a job, so that it is not known which of its pages are fetched.
+    fn limit(&mut self, name: &str) -> CheckResult {
+        let rng = &mut self.steering_rng;
+        let (pages, ms) = (rng.u64(1..6), rng.u64(1..60_000));
+        let changes = match rng.u32(0..6) {
+            0 => ("max-pages", pages.to_string()),
+            1 => ("max-pages", "none".to_owned()),
+            2 => ("max-per-host", pages.to_string()),
+            3 => ("max-per-host", "none".to_owned()),
+            4 => ("max-time", format!("{ms}ms")),
+            _ => ("max-time", "none".to_owned()),
+        };
+        self.set_job(name, &[changes], CommandOrigin::Nothing)
+    }
+
+    fn set_job(
+        &mut self,
+        name: &str,
+        changes: &[(&str, String)],
+        origin: CommandOrigin,
+    ) -> CheckResult {
+        let name = name.parse().expect("the name is valid");
+        let changes = changes.iter().map(|(key, value)| ((*key).into(), value.as_str().into()));
+        let action = JobOperation::Set(changes.collect());
+        self.feed(Input::JobAction { requester: operator(), name, action }, origin)
+    }
+
+    /// The change of a pass is safe.
+    pub(super) fn narrowed(&mut self, name: &str, opened: u64, by: &Narrowing) {
+        if let Some(pass) = self.passes.get_mut(name).filter(|pass| pass.opened == opened) {
+            pass.narrowed_for_certain.add(by.clone());
+        }
+    }
+
+    /// Checks that neither the page of a released task nor its next request is on the never-list.
+    pub(super) fn check_never_list(&self, received: &ReceivedTask) -> CheckResult {
+        let urls = [received.url.as_str(), received.request()];
+        let may_ask = self.never_list.is_empty() || !urls.into_iter().any(is_on_never_list);
+        Promise::NeverAsked.holds(may_ask, || format!("{urls:?} were released"))
+    }
+}
