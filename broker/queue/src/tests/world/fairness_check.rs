@@ -11,6 +11,7 @@ use super::pass_check::PassCheck;
 use super::promises::{CheckResult, Promise, between};
 use super::task::ReceivedTask;
 use super::{DELAY_MS, LEASE_MS};
+use crate::entry::EntryId;
 use crate::moment::Moment;
 use crate::tests::site::{HOSTS, LONELY_HOSTS, host_number, host_of, may_need_render, page};
 
@@ -33,8 +34,8 @@ pub(super) struct FairnessCheck {
     passed_over: BTreeMap<(u64, Lane), u32>,
     /// Pages that were released before. They may rest or be suspects, so their turn is not checked.
     away: BTreeSet<(Lane, String)>,
-    /// Pages with a next request at another host, which may rest for long.
-    elsewhere: BTreeSet<String>,
+    /// Pages of entries with a next request at another host, which may rest for long.
+    elsewhere: BTreeMap<EntryId, String>,
     leases: BTreeMap<TaskId, Lease>,
     /// Hosts that are free, and since when.
     idle_since: BTreeMap<u64, Moment>,
@@ -114,9 +115,9 @@ impl FairnessCheck {
     }
 
     /// The next request for a page is for another URL.
-    pub(super) fn goes_elsewhere(&mut self, page: &str, next: &str) {
-        if host_of(page) != host_of(next) {
-            self.elsewhere.insert(page.to_owned());
+    pub(super) fn goes_elsewhere(&mut self, received: &ReceivedTask, next: &str) {
+        if host_of(&received.url) != host_of(next) {
+            self.elsewhere.insert(received.id.entry, received.url.clone());
         }
     }
 
@@ -143,7 +144,7 @@ impl FairnessCheck {
         looks: &AnnouncementCheck,
         passes: &PassCheck,
     ) -> CheckResult {
-        self.elsewhere.remove(&received.url);
+        self.elsewhere.remove(&received.id.entry);
         if received.is_next_request() {
             return Ok(());
         }
@@ -186,7 +187,8 @@ impl FairnessCheck {
         let owed = looks.owed().filter(|url| host_number(url) == host);
         let mut owed = owed.filter(|url| render || !may_need_render(url));
         owed.any(|url| {
-            !self.away.contains(&(None, url.to_owned())) && !self.elsewhere.contains(url)
+            !self.away.contains(&(None, url.to_owned()))
+                && !self.elsewhere.values().any(|page| page == url)
         })
     }
 

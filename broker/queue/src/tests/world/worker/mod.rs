@@ -340,7 +340,7 @@ impl World {
         self.fairness_check.release(&received.id);
         self.outages.answered(received, command, at)?;
         if let WorkerCommand::Nack { back: RetryMode::OtherUrl { url }, .. } = command {
-            self.fairness_check.goes_elsewhere(&received.url, url);
+            self.fairness_check.goes_elsewhere(received, url);
         }
         self.released.remove(&received.id);
         if let WorkerCommand::Ack { outcome, links, .. } = command {
