@@ -151,6 +151,7 @@ async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure
         Cmd::Job(args) => commands::job::run(args).await,
         Cmd::Status(output) => commands::status::run(output).await,
         Cmd::Health(args) => commands::health::run(args).await,
+        Cmd::Host(args) => commands::host::run(args).await,
         Cmd::Explain(args) => commands::explain::run(args).await,
         Cmd::Dead(args) => commands::dead::run(args).await,
         Cmd::Token(args) => commands::token::run(args).await,

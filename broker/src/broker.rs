@@ -129,8 +129,8 @@ impl Broker {
     }
 
     /// Applies the settings that may change while connections are open: transport policies, logging
-    /// of lines, webhooks with their secrets, the never-list, and the delay of the default group if `delay` says
-    /// that it has changed. All other settings are ignored.
+    /// of lines, webhooks with their secrets, the never-list, and the delay of the default group if
+    /// `delay` says that it has changed. All other settings are ignored.
     pub fn reload(&self, config: &BrokerConfig, delay: bool) {
         self.shared.reload(&config.connections());
         self.shared.groups.set_never_list(&config.never_list);

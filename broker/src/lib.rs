@@ -36,6 +36,7 @@ pub mod config;
 mod cursors;
 pub mod data_dir;
 mod descriptors;
+mod figures;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

@@ -1,6 +1,10 @@
-//! Counters for `STATS`, and a rate limit for log lines.
+//! What connections count, and a rate limit for log lines.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidings_metrics::{Counter, Histogram};
+use tidings_protocol::{Code, Verb};
 
 use crate::clock::Moment;
 
@@ -8,8 +12,23 @@ use crate::clock::Moment;
 /// others.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
-    /// Bytes received.
+    /// Bytes received over the line protocol.
     pub(crate) bytes_in: Counter,
+    /// Bytes sent over the line protocol.
+    pub(crate) bytes_out: Counter,
+    /// Commands, in the order of [`Verb::ALL`].
+    pub(crate) commands: [Counter; Verb::ALL.len()],
+    /// Refusals that were sent, in the order of [`Code::ALL`].
+    pub(crate) refusals: [Counter; Code::ALL.len()],
+    /// Logins with a wrong token.
+    pub(crate) failed_logins: Counter,
+    /// Events that were handed to subscribers, and `LAG`s instead of events.
+    pub(crate) delivered: Counter,
+    pub(crate) lags: Counter,
+    /// HTTP responses with status 200 to 299, 300 to 399, 400 to 499 and 500 to 599.
+    pub(crate) responses: [Counter; 4],
+    /// From an HTTP request to the head of its response.
+    pub(crate) response_times: Histogram,
     /// Lines received, except empty ones, and HTTP requests.
     pub(crate) lines: Counter,
     /// Events that connections published.
@@ -26,6 +45,28 @@ pub(crate) struct Stats {
     pub(crate) dropped_lines_log: LogRateLimit,
     /// Limits log lines about refused connections.
     pub(crate) rejected_connections_log: LogRateLimit,
+}
+
+impl Stats {
+    /// Counts a refusal.
+    pub(crate) fn count_refusal(&self, code: Code) {
+        self.refusals[code as usize].add(1);
+    }
+
+    /// Counts events that were handed to subscribers, and `LAG`s instead of events.
+    pub(crate) fn count_delivered(&self, events: u64, lags: u64) {
+        self.delivered.add(events);
+        self.lags.add(lags);
+    }
+
+    /// Counts an HTTP response.
+    pub(crate) fn count_response(&self, status: u16, time: Duration) {
+        let class = usize::from(status / 100).checked_sub(2);
+        if let Some(count) = class.and_then(|class| self.responses.get(class)) {
+            count.add(1);
+        }
+        self.response_times.observe(time);
+    }
 }
 
 /// Requests that identify their senders by their content.
@@ -50,19 +91,19 @@ impl RequestCounts {
     }
 }
 
-/// A number that only rises.
+/// Commands of one read, counted before they are added to those of all connections.
 #[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct CommandCounts([u32; Verb::ALL.len()]);
 
-impl Counter {
-    pub(crate) fn add(&self, n: u64) {
-        if n > 0 {
-            self.0.fetch_add(n, Ordering::Relaxed);
-        }
+impl CommandCounts {
+    pub(crate) fn add(&mut self, verb: Verb, count: usize) {
+        self.0[verb as usize] += u32::try_from(count).unwrap_or(u32::MAX);
     }
 
-    pub(crate) fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    pub(crate) fn flush(&self, stats: &Stats) {
+        for (count, sum) in self.0.iter().zip(&stats.commands) {
+            sum.add((*count).into());
+        }
     }
 }
 

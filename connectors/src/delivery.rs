@@ -60,11 +60,22 @@ pub(crate) struct Message<'a> {
 pub(crate) struct Attempt {
     /// What it means for the task.
     pub(crate) end: TaskEnd,
-    /// The receiver did not answer, or not to this message in particular: it has no capacity, or
-    /// fails.
-    pub(crate) is_receiver_down: bool,
+    /// What it says about the receiver.
+    pub(crate) receiver: Receiver,
     /// How long the receiver asks clients to wait.
     pub(crate) retry_after: Option<Duration>,
+}
+
+/// The state of a receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Receiver {
+    /// It answered to the message.
+    Works,
+    /// The message failed, and others may fail as well: status 500 or 501, or an address that is
+    /// not allowed.
+    Fails,
+    /// It did not answer, or not to this message in particular: status 429, or from 502 on.
+    IsDown,
 }
 
 /// Sends messages of one kind.
@@ -101,8 +112,12 @@ impl Delivery {
                     let mut log = self.forbidden_log.lock();
                     log.add(1, format_args!("of {subject}: {}: {text}", url.host()));
                 }
+                let receiver = match reason {
+                    Reason::Address => Receiver::Fails,
+                    _ => Receiver::IsDown,
+                };
                 let end = TaskEnd::failed(format!("{}: {text}", reason.as_str()));
-                Attempt { end, is_receiver_down: true, retry_after: None }
+                Attempt { end, receiver, retry_after: None }
             }
         };
         if let TaskEnd::Nack(_, _, Some(reason)) = &attempt.end {
@@ -118,10 +133,12 @@ impl Delivery {
 fn attempt_of(response: &OutgoingResponse, url: &CanonicalUrl<'_>) -> Attempt {
     let status = response.status;
     if status.is_success() {
-        return Attempt { end: TaskEnd::done(), is_receiver_down: false, retry_after: None };
+        return Attempt { end: TaskEnd::done(), receiver: Receiver::Works, retry_after: None };
     }
     let mut reason = format!("HTTP status {}", status.as_u16());
     if let Some(target) = response.redirect(url) {
+        // Its path may have a secret of the receiver, and dead letters are readable by others.
+        let target = target.origin();
         reason = format!("{reason}: a redirect to {target}, which is not followed");
     }
     let retry_after = response.retry_after();
@@ -132,11 +149,12 @@ fn attempt_of(response: &OutgoingResponse, url: &CanonicalUrl<'_>) -> Attempt {
     // In addition to the group's own backoff, which does not wait for `Retry-After`.
     let not_before_ms = retry_after.and_then(|wait| wait.as_millis().try_into().ok());
     let rest = KeyRest { not_before_ms, ..KeyRest::default() };
-    Attempt {
-        end: TaskEnd::Nack(retry, rest, Some(reason)),
-        is_receiver_down: status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS,
-        retry_after,
-    }
+    let receiver = match status.as_u16() {
+        500 | 501 => Receiver::Fails,
+        429 | 502.. => Receiver::IsDown,
+        _ => Receiver::Works,
+    };
+    Attempt { end: TaskEnd::Nack(retry, rest, Some(reason)), receiver, retry_after }
 }
 
 /// The id of a message from names of Tidings: a dot separates the parts of the text that is signed,
@@ -175,11 +193,14 @@ mod tests {
             (503, &[(RETRY_AFTER, "7")], Some(7_000), "HTTP status 503"),
             (429, &[(RETRY_AFTER, "99999999")], Some(86_400_000), "HTTP status 429"),
             (503, &[(RETRY_AFTER, "soon")], None, "HTTP status 503"),
+            (501, &[], None, "HTTP status 501"),
+            (502, &[], None, "HTTP status 502"),
+            (521, &[], None, "HTTP status 521"),
             (
                 307,
                 &[(LOCATION, "/x")],
                 None,
-                "HTTP status 307: a redirect to http://a.example/x, which is not followed",
+                "HTTP status 307: a redirect to http://a.example, which is not followed",
             ),
             (304, &[(LOCATION, "/x")], None, "HTTP status 304"),
         ] {
@@ -188,9 +209,14 @@ mod tests {
                 410 => RetryMode::Never,
                 _ => RetryMode::Counted { after_ms: None },
             };
-            let Attempt { end, is_receiver_down, .. } = attempt(status, headers);
+            let Attempt { end, receiver, .. } = attempt(status, headers);
             assert_eq!(end, TaskEnd::Nack(retry, rest, Some(reason.to_owned())), "{status}");
-            assert_eq!(is_receiver_down, matches!(status, 429 | 500 | 503), "{status}");
+            let expected = match status {
+                500 | 501 => Receiver::Fails,
+                429 | 502 | 503 | 521 => Receiver::IsDown,
+                _ => Receiver::Works,
+            };
+            assert_eq!(receiver, expected, "{status}");
         }
     }
 

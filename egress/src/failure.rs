@@ -1,104 +1,15 @@
-//! Why a request failed: the closed list of reasons. Each has a fixed name, described in
-//! `subscriber/OUTCOMES.md`, and comes with a line of text for people. Some of them only the
-//! crawler reports, such as `robots`.
+//! Why a request failed: a reason from the closed list, with a line of text for people. Some reasons
+//! only the crawler reports, such as `robots`.
 
 use std::error::Error;
 use std::io;
 
-use tidings_protocol::word_enum;
+pub use tidings_protocol::FailureReason as Reason;
 
 use crate::address::AddressRefused;
 
 /// An error text is cut after this many bytes, so that it fits in a line everywhere.
 const ERROR_TEXT_BYTES_MAX: usize = 400;
-
-word_enum! {
-    /// Why a page was not fetched.
-    #[derive(PartialOrd, Ord)]
-    #[non_exhaustive]
-    pub enum Reason {
-        /// The task contains no URL that can be requested.
-        Url = "url",
-        /// robots.txt does not allow it.
-        Robots = "robots",
-        /// The address does not belong to the public internet.
-        Address = "address",
-        /// The name could not be resolved.
-        Dns = "dns",
-        /// The connection was refused, or the server is unreachable.
-        Connect = "connect",
-        /// The connection took too long.
-        ConnectTimeout = "connect-timeout",
-        /// Too many requests to this address are in flight.
-        Busy = "busy",
-        /// The proxy did not connect to the server.
-        Proxy = "proxy",
-        /// The TLS handshake failed.
-        Tls = "tls",
-        /// The certificate is not trusted.
-        Certificate = "certificate",
-        /// The connection ended before the response.
-        Reset = "reset",
-        /// The server sent nothing for too long.
-        Silent = "silent",
-        /// The server sends too slowly.
-        Slow = "slow",
-        /// The time limit of the whole request was reached.
-        Timeout = "timeout",
-        /// The response is not HTTP.
-        BadHttp = "bad-http",
-        /// The headers are too many or too long.
-        HeadTooLarge = "head-too-large",
-        /// Too many bytes arrived before the response.
-        Interim = "interim",
-        /// The body ended early.
-        Truncated = "truncated",
-        /// The body is over the limit.
-        TooLarge = "too-large",
-        /// The body grows too much when it is decompressed.
-        Bomb = "bomb",
-        /// The body does not match its encoding, or the encoding is unknown.
-        Encoding = "encoding",
-        /// The target of a redirect cannot be requested.
-        Redirect = "redirect",
-        /// A final status without a page.
-        Status = "status",
-        /// A status that may change later.
-        TryLater = "try-later",
-        /// The body could not be stored on this machine.
-        Storage = "storage",
-    }
-}
-
-impl Reason {
-    /// Whether a retry may help. A decision of the server is final; names, connections and broken
-    /// bodies may be fine tomorrow.
-    pub const fn is_transient(self) -> bool {
-        matches!(
-            self,
-            Self::Dns
-                | Self::Connect
-                | Self::ConnectTimeout
-                | Self::Busy
-                | Self::Proxy
-                | Self::Reset
-                | Self::Silent
-                | Self::Slow
-                | Self::Timeout
-                | Self::Truncated
-                | Self::TryLater
-                | Self::Storage
-        )
-    }
-
-    /// The reason for a status that is neither a page nor a redirect.
-    pub const fn of_status(status: u16) -> Self {
-        match status {
-            408 | 425 | 429 | 500..=599 => Self::TryLater,
-            _ => Self::Status,
-        }
-    }
-}
 
 /// A request without a complete response, or a response without a page.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -189,17 +100,6 @@ mod tests {
     fn hosts_that_do_not_answer_are_known_by_the_words_of_the_protocol() {
         for word in UNANSWERED_REASONS {
             assert!(Reason::from_word(word).is_some(), "{word}");
-        }
-    }
-
-    // PROTOCOL: T12
-    #[test]
-    fn a_status_that_may_change_is_retried_and_any_other_is_final() {
-        for status in [408, 425, 429, 500, 502, 503, 504, 599] {
-            assert!(Reason::of_status(status).is_transient(), "{status}");
-        }
-        for status in [304, 400, 401, 403, 404, 407, 409, 410, 424, 426, 428, 430, 499, 600] {
-            assert!(!Reason::of_status(status).is_transient(), "{status}");
         }
     }
 

@@ -76,6 +76,7 @@ mod cidr;
 pub mod command;
 pub mod duration;
 pub mod error;
+mod failure_reason;
 pub mod filter;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
@@ -92,6 +93,7 @@ pub mod session;
 pub mod status;
 pub mod text;
 pub mod time_of_day;
+mod traceparent;
 pub mod url_pattern;
 pub mod verb;
 mod wire;
@@ -106,12 +108,13 @@ pub use cidr::{IpNetwork, IpNetworkError};
 pub use command::{
     CREDIT_DEFAULT, Command, DELAY_MS_MAX, EntrySelection, GroupAction, GroupCommand, GroupSetting,
     Hello, JobAction, JobCommand, JobQuery, KeyKind, KeyQuery, KeyRest, ListRange, ManageCommand,
-    Outcome, PageChange, Prio, RetryMode, ScheduleQuery, StartAt, TaskAction, TaskQuery, TaskReply,
-    TaskReport, Token, TopicAction, TopicCommand, UNANSWERED_REASONS, duration_within,
-    whole_number,
+    Outcome, PageChange, Prio, RetryMode, RuleSettings, ScheduleQuery, StartAt, TaskAction,
+    TaskQuery, TaskReply, TaskReport, Token, TopicAction, TopicCommand, UNANSWERED_REASONS,
+    duration_within, whole_number,
 };
 pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode, bad_argument};
+pub use failure_reason::FailureReason;
 pub use filter::{AttributeFilter, CONDITIONS_MAX, Condition};
 pub use line::{LineDecoder, LineItem};
 pub use msg_encoder::MsgEncoder;
@@ -128,6 +131,7 @@ pub use reply::{
 };
 pub use session::{GARBAGE_LINES_MAX, Session, SessionEnd, SessionEvent, SessionMode};
 pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};
+pub use traceparent::{TRACEPARENT, is_traceparent};
 pub use url_pattern::{Pattern, Patterns, UrlFilter};
 pub use verb::Verb;
 

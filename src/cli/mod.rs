@@ -20,6 +20,7 @@ use crate::commands::config::Config;
 use crate::commands::context::ContextCommand;
 use crate::commands::dead::Dead;
 use crate::commands::group::Group;
+use crate::commands::host::Host;
 use crate::commands::identity::IdentityCommand;
 use crate::commands::job::Job;
 use crate::commands::probe::Probe;
@@ -136,6 +137,9 @@ pub(crate) enum Cmd {
     Status(OutputFlags),
     /// Print `healthy` or `unhealthy`, for containers and monitors
     Health(commands::health::HealthArgs),
+    /// Block, pause and slow hosts
+    #[command(subcommand)]
+    Host(Host),
     /// Explain why a URL or a host waits and what comes next
     Explain(commands::explain::ExplainArgs),
     /// List, retry or drop dead letters
@@ -209,7 +213,7 @@ pub(crate) fn command() -> Command {
 /// Accepts the earlier name `--key` for `--cert-key`, except in commands where `--key` is the key
 /// of a group.
 fn with_key_alias(command: Command) -> Command {
-    if ["group", "dead", "job", "explain"].contains(&command.get_name()) {
+    if ["group", "dead", "host", "job", "explain"].contains(&command.get_name()) {
         return command;
     }
     let command = command.mut_args(|arg| match arg.get_long() {
@@ -246,7 +250,13 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
         let cmd = subcommand.expect("it has just been found");
         return Ok(Parsed { common, cmd, file: None, typed_flags: Vec::new() });
     }
-    let (matches, file) = match_words(command(), &words)?;
+    let (mut matches, file) = match_words(command(), &words)?;
+    let path = matches.subcommand().map(|(name, deeper)| (name, deeper.subcommand_name()));
+    if path == Some(("context", Some("add"))) {
+        // A context has only what was typed, and nothing of this shell or of a file.
+        let command = definition().mut_subcommands(with_key_alias);
+        matches = command.try_get_matches_from(&words).map_err(refuse)?;
+    }
     if let Some(subcommand) = matches.subcommand_name() {
         reject_misplaced_flags(subcommand, &matches)?;
     }

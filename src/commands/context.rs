@@ -105,8 +105,8 @@ pub(crate) fn run(command: ContextCommand) -> Result<(), Failure> {
             let name = args.name.clone();
             change(|contexts| add(contexts, *args))?;
             Console::new().line(&format!(
-                "added {name}; use it with --context {name}, or in all commands with: tidings context \
-                 use {name}"
+                "added {name}; use it with --context {name}, or in all commands with: \
+                 tidings context use {name}"
             ))
         }
         ContextCommand::Use(UseArgs { name }) => change(|contexts| {

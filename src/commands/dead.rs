@@ -1,7 +1,7 @@
 //! `tidings dead`: lists, retries and drops dead letters of a group.
 
 use clap::{ArgGroup, Args, Subcommand};
-use tidings_protocol::status::{DeadLetterStatus, GroupStatus, TaskFields};
+use tidings_protocol::status::{DeadLetterStatus, ListEnd, TaskFields};
 use tidings_protocol::{GroupAction, JobName};
 
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags};
@@ -17,8 +17,8 @@ Examples:
   tidings dead ls                          all dead letters and their reasons
   tidings dead retry 42 57                 release these two again
   tidings dead retry --key example.org     all of a host that works again
-  tidings dead drop --job old-crawl        remove those of a job
-  tidings dead drop --all                  all of them; a terminal asks first, scripts add --yes
+  tidings dead drop 42                     remove this one
+  tidings dead drop --job old-crawl        those of a job; a terminal asks first, scripts add --yes
 
 The topic dead-letter announces each dead letter once.
 
@@ -112,20 +112,22 @@ pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
         }
         Dead::Retry(args) => apply(GroupAction::Retry, "retried", &args).await,
         Dead::Drop(DropArgs { select, yes }) => {
-            if select.all {
-                yes.confirm(drop_all(&select)).await?;
+            if select.entries.is_empty() {
+                yes.confirm(drop_question(&select)).await?;
             }
             apply(GroupAction::Drop, "dropped", &select).await
         }
     }
 }
 
-/// The question before all dead letters are dropped.
-async fn drop_all(args: &SelectArgs) -> Result<String, Failure> {
+/// The question before dead letters are dropped that are not named by their numbers.
+async fn drop_question(args: &SelectArgs) -> Result<String, Failure> {
     let broker = BrokerClient::connect(&args.broker, NAME).await?;
-    let group = &args.group.group;
-    let answer = broker.request(&command(GroupAction::Show, group, Vec::new())).await?;
-    let dead = plural(GroupStatus::parse(&answer.ok).dead_kept, "dead letter");
+    let (group, selected) = (&args.group.group, args.requests().concat());
+    let mut settings = vec![("state", "dead"), ("limit", "0")];
+    settings.extend(selected.iter().map(|(key, value)| (*key, value.as_str())));
+    let answer = broker.request(&command(GroupAction::Tasks, group, settings)).await?;
+    let dead = plural(ListEnd::parse(&answer.ok).matched.unwrap_or(0), "dead letter");
     Ok(format!("drop {dead} of group {group}?"))
 }
 

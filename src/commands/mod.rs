@@ -15,6 +15,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod group;
 pub(crate) mod health;
+pub(crate) mod host;
 pub(crate) mod identity;
 pub(crate) mod job;
 pub(crate) mod man;

@@ -1,7 +1,12 @@
 //! `tidings status`: whether all is well, and the figures of a broker on one screen.
 
+#![expect(clippy::disallowed_methods, reason = "the answers have a time limit")]
+
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use tidings_protocol::status::{GroupStatus, TopicStatus};
+use tokio::time::timeout;
 
 use crate::client::manage::{self, BrokerClient, OutputFlags};
 use crate::client::overview::{GroupOverview, Overview};
@@ -21,6 +26,9 @@ Exit codes: 0 all is well; 1 it is not, or the broker cannot be reached; 2 wrong
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-status";
+
+/// The time limit for all answers of the broker.
+const ANSWERS_MAX: Duration = Duration::from_secs(5);
 
 /// Groups with a line of their own; more are counted.
 const GROUPS_MAX: usize = 8;
@@ -48,7 +56,15 @@ pub(crate) async fn run(output: OutputFlags) -> Result<(), Failure> {
 }
 
 async fn read(output: &OutputFlags) -> Result<Overview, Failure> {
-    Overview::read(&BrokerClient::connect(&output.broker, NAME).await?).await
+    let read = async {
+        let broker = BrokerClient::connect(&output.broker, NAME).await?;
+        Overview::read(&broker).await
+    };
+    let late = || {
+        let (broker, seconds) = (&output.broker.broker, ANSWERS_MAX.as_secs());
+        Failure::failed(format!("{broker}: no answer within {seconds} s"))
+    };
+    timeout(ANSWERS_MAX, read).await.unwrap_or_else(|_| Err(late()))
 }
 
 fn object(overview: &Overview, problems: &[String], address: &str) -> Value {

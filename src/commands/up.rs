@@ -11,6 +11,7 @@ use tidings_client::{ClientError, Delivery};
 use tidings_protocol::{
     AttributeFilter, CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP, field,
 };
+use tidings_subscriber::figures::CrawlerFigures;
 use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
 
@@ -93,6 +94,10 @@ pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), F
     let mut config = args.broker_config()?;
     args.server.check_exposure(&config, &sockets, &args.data)?;
     let member = stack::set_own_member(&mut config);
+    let figures = Arc::<CrawlerFigures>::default();
+    if let Some(http) = &mut config.http {
+        http.metrics.push(Arc::clone(&figures) as _);
+    }
     let outgoing = &args.crawler.outgoing;
     let prepared = PreparedCompanions::new(&mut config, &args.server, outgoing, &args.data)?;
     let is_closed = config.tls.is_some() || config.access.principals.is_some();
@@ -104,7 +109,7 @@ pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), F
     let _announced = AddressFile::write(data, &reach)
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
     let mut crawling = args.crawler.config(&reach, &args.data)?;
-    crawling.member = Some(member);
+    (crawling.member, crawling.figures) = (Some(member), figures);
     if let Some(render) = &mut crawling.render {
         render.launch.starter = for_browsers;
     }

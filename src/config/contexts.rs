@@ -51,11 +51,18 @@ pub(crate) struct ContextFlags {
     pub(crate) token_file: Option<PathBuf>,
 }
 
+/// The flags that a context sets together: those that it leaves out have their defaults, so that the
+/// token of one broker never goes to another.
+const FLAGS: [&str; 8] =
+    ["context", "broker", "tls", "ca", "crl", "cert", "cert-key", "token-file"];
+
 /// The context of a command.
 #[derive(Debug)]
 pub(crate) struct Context {
     name: String,
     flags: ContextFlags,
+    /// Whether `--context` was typed. As every flag, it overrides the environment.
+    is_typed: bool,
 }
 
 /// The path of the file; `None` without a home directory.
@@ -109,8 +116,8 @@ fn read_private(path: &Path) -> io::Result<Option<String>> {
 
 impl Context {
     /// The context of a command line that was matched with the environment and the configuration
-    /// file. Without `--context` it is the current one, except for a command that names its broker:
-    /// another broker must not get the token of this one.
+    /// file. A command whose broker has a flag or a variable uses no context, since another broker
+    /// must not get the token of this one; only a typed `--context` overrides the variable.
     pub(crate) fn of(command: &Command, matches: &ArgMatches) -> Result<Option<Self>, Failure> {
         let (mut command, mut matches) = (command, matches);
         while let Some((name, deeper)) = matches.subcommand() {
@@ -120,34 +127,48 @@ impl Context {
         if !connects(command) {
             return Ok(None);
         }
-        let given = |id| {
-            let source = matches.value_source(id);
-            matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
-        };
-        Self::named(matches.get_one::<String>("context").map(String::as_str), given("broker"))
+        let is_typed = matches.value_source("context") == Some(ValueSource::CommandLine);
+        match matches.value_source("broker") {
+            Some(ValueSource::CommandLine) if is_typed => {
+                let text = "--context and --broker both name a broker; type only one of them";
+                return Err(Failure::Usage(text.to_owned()));
+            }
+            Some(ValueSource::CommandLine | ValueSource::EnvVariable) if !is_typed => {
+                return Ok(None);
+            }
+            _ => {}
+        }
+        Self::named(matches.get_one::<String>("context").map(String::as_str), is_typed)
     }
 
-    /// The context of this name, or the current one for a command that names no broker.
-    pub(crate) fn named(name: Option<&str>, names_broker: bool) -> Result<Option<Self>, Failure> {
-        if name.is_none() && names_broker {
-            return Ok(None);
-        }
+    /// The context of this name, or the current one.
+    pub(crate) fn named(name: Option<&str>, is_typed: bool) -> Result<Option<Self>, Failure> {
         let contexts = Contexts::read()?;
         let Some(name) = name.or(contexts.current.as_deref()) else { return Ok(None) };
-        Ok(Some(Self { name: name.to_owned(), flags: contexts.find(name)?.clone() }))
+        Ok(Some(Self { name: name.to_owned(), flags: contexts.find(name)?.clone(), is_typed }))
     }
 
-    /// `command` with the flags of the context as defaults of all commands that connect to a broker.
+    /// `command` with the flags of the context as defaults of all commands that connect to a broker,
+    /// in place of all defaults of the file.
     pub(crate) fn apply(&self, command: Command) -> Command {
         let command = if connects(&command) {
-            command.mut_args(|arg| match self.value(&arg) {
-                Some(value) => arg.default_value(value),
-                None => arg,
+            command.mut_args(|arg| {
+                if !Self::replaces(&arg) {
+                    return arg;
+                }
+                let value = self.value(&arg);
+                let arg = arg.default_values(value);
+                if self.is_typed { arg.env(None::<&'static str>) } else { arg }
             })
         } else {
             command
         };
         command.mut_subcommands(|subcommand| self.apply(subcommand))
+    }
+
+    /// Whether a context sets the flag, or sets it back to its default.
+    pub(super) fn replaces(arg: &Arg) -> bool {
+        arg.get_long().is_some_and(|long| FLAGS.contains(&long))
     }
 
     /// The value of a flag.

@@ -124,9 +124,10 @@ pub(crate) fn context_of(
     let settings = settings(definition, names, file, None);
     let find = |key| settings.iter().find(|setting| setting.key == key);
     let name = find("context").and_then(|setting| setting.values.first());
-    let names_broker =
-        find("broker").is_some_and(|broker| matches!(broker.origin, Origin::Environment(_)));
-    Context::named(name.map(String::as_str), names_broker)
+    if find("broker").is_some_and(|broker| matches!(broker.origin, Origin::Environment(_))) {
+        return Ok(None);
+    }
+    Context::named(name.map(String::as_str), false)
 }
 
 /// The subcommand with this path of names.
@@ -156,7 +157,10 @@ fn setting(
         (values, Origin::Environment(variable))
     } else if let Some((value, context)) = context.and_then(|it| Some((it.value(arg)?, it))) {
         (vec![value], Origin::Context(context.place()))
-    } else if let Some((values, place)) = file.and_then(|file| file.find(names, arg)) {
+    } else if let Some((values, place)) = file
+        .filter(|_| context.is_none() || !Context::replaces(arg))
+        .and_then(|file| file.find(names, arg))
+    {
         let values = match kind {
             FlagKind::List => values,
             _ => vec![values.join(",")],

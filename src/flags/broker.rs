@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
 use tidings_client::{ClientTls, Security, TokenSource};
 use tidings_protocol::Token;
@@ -91,6 +92,17 @@ pub(crate) struct SecurityFlags {
     pub(crate) token_file: Option<PathBuf>,
 }
 
+impl SecurityFlags {
+    /// Drops the token file of a context or a configuration file if the environment has a token.
+    fn prefer_environment(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        let is_default = matches.value_source("token_file") == Some(ValueSource::DefaultValue);
+        if is_default && token_from_env(std::env::var_os(TOKEN_VARIABLE).as_deref())?.is_some() {
+            self.token_file = None;
+        }
+        Ok(())
+    }
+}
+
 impl TryFrom<SecurityFlags> for Security {
     type Error = Error;
 
@@ -156,7 +168,9 @@ macro_rules! parse_as {
 
         impl FromArgMatches for $flag {
             fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-                <$words>::from_arg_matches(matches).and_then(Self::try_from)
+                let mut words = <$words>::from_arg_matches(matches)?;
+                words.security.prefer_environment(matches)?;
+                Self::try_from(words)
             }
 
             fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {

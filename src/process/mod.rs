@@ -2,6 +2,7 @@
 
 pub(crate) mod atomic_file;
 pub(crate) mod descriptors;
+pub(crate) mod figures;
 mod landlock;
 pub(crate) mod logging;
 pub(crate) mod pid_file;

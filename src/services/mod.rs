@@ -7,6 +7,7 @@ pub(crate) mod callbacks;
 pub(crate) mod companions;
 pub(crate) mod contact;
 pub(crate) mod crawler_flags;
+pub(crate) mod crawler_http;
 pub(crate) mod hooks;
 #[cfg(feature = "hub")]
 pub(crate) mod hub;

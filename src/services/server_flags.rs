@@ -19,6 +19,7 @@ use tidings_queue::{NEVER_BYTES_MAX, NeverList};
 use crate::client::broker_message;
 use crate::flags::address::Listen;
 use crate::flags::{DataFlag, milliseconds, parse_duration};
+use crate::process::figures::ProcessFigures;
 use crate::process::logging;
 use crate::process::privileges::{ProcessFlags, ServerResources};
 use crate::process::stack::StopTimeout;
@@ -48,7 +49,9 @@ pub(crate) struct ServerFlags {
     /// Request nothing of the hosts and URLs in FILE
     ///
     /// Each line is a host, *.HOST for all below it too, or, with a slash, a URL pattern as in the
-    /// exclude= of a job; # begins a comment. Read again on SIGHUP.
+    /// exclude= of a job; # begins a comment. Read again on SIGHUP. The scripts, frames and other
+    /// parts of rendered pages are fetched without the group, so neither the list nor rules apply to
+    /// them; groups with key=none or seq have no list.
     #[arg(long, value_name = "FILE")]
     never: Option<PathBuf>,
 
@@ -195,6 +198,7 @@ impl HttpFlags {
             hooks: self.hooks.hooks()?,
             hook_events_per_minute: self.hooks.hook_events,
             embedded_handlers: receivers,
+            metrics: vec![Arc::new(ProcessFigures::new())],
             ..HttpConfig::default()
         };
         if self.http == Some(ListenHttp::Off) && self.public_url.is_some() {

@@ -1,6 +1,7 @@
 //! The settings of a crawler. Limits stand in the module that they bound.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_browser::BrowsersConfig;
@@ -10,6 +11,7 @@ use tidings_client::Security;
 use tidings_protocol::{DEFAULT_GROUP, GroupName, MemberId, PORT, RenderRule, with_defaults};
 
 use crate::fetch::FetchConfig;
+use crate::figures::CrawlerFigures;
 use crate::sink::{SinkConfig, SinkContext};
 use crate::traps::TrapLimits;
 
@@ -54,6 +56,8 @@ with_defaults! {
         pub bodies: bool = false,
         /// The browsers that render pages. Default: none.
         pub render: Option<RenderConfig> = None,
+        /// Where the crawler counts what it does.
+        pub figures: Arc<CrawlerFigures> = Arc::default(),
     }
 }
 
@@ -90,6 +94,7 @@ impl CrawlerConfig {
             extraction_mode: self.fetch.links.extraction_mode(),
             exec_variables: &self.exec_variables,
             bodies: self.bodies,
+            figures: Arc::clone(&self.figures),
         }
     }
 }

@@ -143,6 +143,8 @@ pub struct PageRecord {
     pub item: Option<Box<str>>,
     /// `source=` of that event.
     pub source: Option<Box<str>>,
+    /// `traceparent=` of that event. Only programs receive it.
+    pub traceparent: Option<Box<str>>,
     /// Whether a fetched page differs from its newest earlier record, if that is known. Only
     /// reported to the broker.
     pub changed: Option<PageChange>,

@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use tidings_metrics::{Durations, Histogram};
 
 /// Niceness of the commit threads, so that threads which deliver events run first.
 const NICE: i32 = 10;
@@ -48,6 +49,8 @@ pub struct Committers {
 struct CommitQueue {
     state: Mutex<CommitQueueState>,
     ready: Condvar,
+    /// How long commits took.
+    durations: Histogram,
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +100,11 @@ impl Committers {
         }
     }
 
+    /// How long commits took, since the start.
+    pub fn durations(&self) -> Durations {
+        self.queue.durations.durations()
+    }
+
     /// Commits everything queued, and ends the threads.
     pub fn close(&self) {
         self.queue.state.lock().closed = true;
@@ -127,7 +135,9 @@ impl CommitQueue {
     fn run(&self) {
         while let Some(log) = self.next() {
             let began = Instant::now();
-            if let Some(waiting) = Arc::clone(&log).commit() {
+            let waiting = Arc::clone(&log).commit();
+            self.durations.observe(began.elapsed());
+            if let Some(waiting) = waiting {
                 self.gather(&*log, waiting, began);
                 // A log with a steady stream goes to the back of the queue, so that other logs get
                 // their turn.

@@ -34,6 +34,12 @@ pub fn group_input(asked: Requester, manage: &GroupCommand<'_>) -> Result<Input,
             let (member, drained) = (manage.member()?.into(), action == GroupAction::Drain);
             operate(Operation::Drain { member, drained })
         }
+        GroupAction::Rule => {
+            let (key, settings) = manage.rule()?;
+            operate(Operation::SetRule { key: key.into(), settings })
+        }
+        GroupAction::Unrule => operate(Operation::RemoveRule { key: manage.unruled_key()?.into() }),
+        GroupAction::Rules => query(GroupQuery::Rules(manage.member_range()?)),
         GroupAction::Pause => plain(Operation::Pause),
         GroupAction::Resume => plain(Operation::Resume),
         GroupAction::Purge => plain(Operation::Purge),

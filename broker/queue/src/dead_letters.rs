@@ -10,7 +10,7 @@ pub(super) const DOWN: &str = "down";
 /// The reasons for which entries are given up.
 pub(super) const DEAD_REASONS: [&str; 4] = ["max-attempts", "max-losses", RETRY_NO, DOWN];
 
-/// The reason of an entry whose worker said that a retry would not help.
+/// The reason of an entry that ended because its worker said that a retry would not help.
 pub(super) const RETRY_NO: &str = "retry-no";
 
 /// A dead entry, in the state in which it was given up.

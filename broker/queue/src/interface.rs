@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
     After, EntrySelection, GroupSetting, JobName, JobQuery, KeyQuery, ListRange, MemberId,
-    ProtocolError, Render, ScheduleQuery, Seq, TaskId, TaskQuery, TaskReply, TopicName,
+    ProtocolError, Render, RuleSettings, ScheduleQuery, Seq, TaskId, TaskQuery, TaskReply,
+    TopicName,
 };
 
 use crate::entry::{EntryId, JobNumber};
@@ -235,6 +236,18 @@ pub enum Operation {
         /// Whether it is drained from here on.
         drained: bool,
     },
+    /// Sets the rule of a key.
+    SetRule {
+        /// The key as an operator writes it.
+        key: Box<str>,
+        /// What the rule says.
+        settings: RuleSettings,
+    },
+    /// Ends the rule of a key.
+    RemoveRule {
+        /// The key as an operator writes it.
+        key: Box<str>,
+    },
     /// Deletes the group, if it is not in use.
     Delete,
 }
@@ -309,6 +322,8 @@ pub enum GroupQuery {
         /// Whether the client may know their addresses.
         with_addresses: bool,
     },
+    /// Rules.
+    Rules(ListRange),
 }
 
 /// What the group's owner must do.

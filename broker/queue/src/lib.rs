@@ -63,10 +63,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use tidings_protocol::status::Answer;
-use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName, UrlKey};
+use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName};
 
 pub use self::config::GroupConfig;
 use self::dead_letters::DeadLetters;
+use self::decide::rules::RuleWaiter;
 use self::decide::text_reads::{HeldInput, TextReads};
 use self::entry::EntryId;
 use self::finished::FinishedTasks;
@@ -78,7 +79,7 @@ pub use self::interface::{
     GroupQuery, Input, JobChange, JobOperation, Notice, Operation, Output, SettingWords,
     StagedLink, TaskMessage, WorkerReply,
 };
-use self::jobs::{JobState, JobTimer, Jobs};
+use self::jobs::{JobState, Jobs};
 use self::leases::{Credit, Leases, Member};
 use self::moment::Moment;
 use self::mutants::Mutant;
@@ -102,18 +103,6 @@ struct GroupTotals {
     dead: u64,
     lost: u64,
     unkeyed: u64,
-}
-
-/// Timers that lead to a decision. They fire only on [`Input::Tick`](Input::Tick), after all
-/// inputs that have arrived.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Expiry {
-    /// A lease expires.
-    Lease(EntryId),
-    /// A job was left open for too long, or its time limit passes.
-    Job(JobTimer),
-    /// The schedule of this URL is due.
-    Schedule(UrlKey),
 }
 
 /// The state machine. The module's documentation says how to drive it.
@@ -160,6 +149,8 @@ pub struct Group {
     now: Moment,
     /// A minute, and the number of dead letters for unusable events in it.
     unkeyed_dead_letters: (u64, u32),
+    /// Commands about rules that wait for the end of requests. Not recorded.
+    rule_waiters: Vec<RuleWaiter>,
     /// What waits for texts outside memory. Not recorded.
     reads: TextReads,
     outputs: VecDeque<Output>,
@@ -196,6 +187,7 @@ impl Group {
             snapshot: None,
             now: Moment(0),
             unkeyed_dead_letters: (0, 0),
+            rule_waiters: Vec::new(),
             reads: TextReads::default(),
             outputs: VecDeque::new(),
             polled: 0,
@@ -282,6 +274,11 @@ impl Group {
         self.jobs.named(name.as_ref()).map(|job| job.state == JobState::Done)
     }
 
+    /// Reports whether an operator has paused it.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
     /// Reports whether nothing waits or is in flight.
     pub fn is_idle(&self) -> bool {
         self.entry_count() == 0
@@ -316,6 +313,7 @@ impl Group {
 
     fn finish_handling(&mut self, now: Moment) {
         if self.problem().is_none() {
+            self.answer_rule_waiters();
             self.release_all(now);
             self.compact_texts();
             self.request_unread_outputs();
@@ -391,8 +389,9 @@ impl Group {
                 self.answer(requester, answer);
             }
             Input::Operate { requester, operation: what } => {
-                let answer = self.operate(&what, now);
-                self.answer(requester, answer);
+                if let Some(answer) = self.operate(requester, &what, now).transpose() {
+                    self.answer(requester, answer);
+                }
             }
             Input::OpenJob { requester, name, settings } => {
                 let answer = self.open_job(&name, settings, now);
@@ -538,45 +537,6 @@ impl Group {
                 Wake::Due(id) => self.enqueue(id, now),
                 Wake::Key(key) => self.refresh(key, now),
             }
-        }
-    }
-
-    /// Decides what time alone decides: expired leases, jobs left open, job time limits, due
-    /// schedules.
-    fn expire(&mut self, now: Moment) {
-        while let Some(expiry) = self.pop_expiry(now) {
-            match expiry {
-                Expiry::Lease(id) => self.expire_lease(id, now),
-                Expiry::Job(JobTimer::Open(number)) => self.close_abandoned_job(number, now),
-                Expiry::Job(JobTimer::Time(number)) => self.end_job_time(number, now),
-                Expiry::Schedule(url) => self.handle_or_hold(HeldInput::Schedule(url), now),
-            }
-        }
-    }
-
-    /// Counts the timers that lead to a decision.
-    #[cfg(test)]
-    fn expiry_count(&self) -> usize {
-        self.leases.expiries().count()
-            + self.jobs.timers().count()
-            + self.schedules.timers().count()
-    }
-
-    fn next_expiry(&self) -> Option<Moment> {
-        let parts = [self.leases.next_expiry(), self.jobs.next_timer(), self.schedules.next_due()];
-        parts.into_iter().flatten().min()
-    }
-
-    /// Returns the earliest of these that is due at `now`. At the same moment, leases come first,
-    /// then jobs, then schedules.
-    fn pop_expiry(&mut self, now: Moment) -> Option<Expiry> {
-        let first = self.next_expiry()?;
-        if self.leases.next_expiry() == Some(first) {
-            self.leases.pop_expired(now).map(Expiry::Lease)
-        } else if self.jobs.next_timer() == Some(first) {
-            self.jobs.pop_timer(now).map(Expiry::Job)
-        } else {
-            self.schedules.pop_due(now).map(Expiry::Schedule)
         }
     }
 

@@ -96,6 +96,12 @@ pub(crate) enum Mutant {
     LosesSkipped,
     /// An entry goes before one of higher priority that waits for its text.
     Overtakes,
+    /// A start forgets the rules of its snapshot.
+    LosesRules,
+    /// A task that is returned to a blocked key is released again.
+    ReturnsToBlocked,
+    /// The answer to a rule comes before the last request has ended.
+    AnswersRuleEarly,
     /// A key does not offer an entry that needs a browser after the text of the entry was read.
     LosesRendered,
 }

@@ -9,8 +9,9 @@ use tidings_protocol::{CanonicalUrl, Pattern, Patterns};
 /// Longest text of a list, in bytes.
 pub const NEVER_BYTES_MAX: usize = 1 << 20;
 
-/// Most patterns of a list. Each URL is compared with all of them, whereas hosts are looked up.
-const PATTERNS_MAX: usize = 1000;
+/// Most patterns for one host, and most of those that are not for one host. Each URL is compared with
+/// all patterns for its host and all for any.
+const PATTERNS_MAX: usize = 200;
 
 /// Longest line, in bytes, as for the patterns of a job.
 const LINE_BYTES_MAX: usize = 4 << 10;
@@ -24,7 +25,8 @@ const LINE_BYTES_MAX: usize = 4 << 10;
 pub struct NeverList {
     /// Whether the names below each host are included.
     hosts: HashMap<Box<str>, bool>,
-    patterns: Patterns,
+    /// The patterns for each authority; those for any have the empty one.
+    patterns: HashMap<Box<str>, Patterns>,
 }
 
 /// A text that is not a list.
@@ -50,7 +52,7 @@ impl NeverList {
             return Err(NeverListError::TooLong);
         }
         let mut list = Self::default();
-        let mut patterns = Vec::new();
+        let mut patterns = HashMap::<_, Vec<_>>::new();
         for (line, bytes) in (1..).zip(text.split(|byte| *byte == b'\n')) {
             let wrong = |problem: String| NeverListError::Line { line, problem };
             if bytes.len() > LINE_BYTES_MAX {
@@ -59,9 +61,12 @@ impl NeverList {
             let text = str::from_utf8(bytes).map_err(|_| wrong("not UTF-8".to_owned()))?;
             let entry = text.split('#').next().unwrap_or_default().trim();
             if entry.contains('/') {
-                patterns.push(entry.parse::<Pattern>().map_err(|error| wrong(error.text))?);
+                let pattern = entry.parse::<Pattern>().map_err(|error| wrong(error.text))?;
+                let patterns = patterns.entry(authority_of(entry).into()).or_default();
+                patterns.push(pattern);
                 if patterns.len() > PATTERNS_MAX {
-                    return Err(wrong(format!("more than {PATTERNS_MAX} patterns of URLs")));
+                    let limit = format!("more than {PATTERNS_MAX} URL patterns for one host");
+                    return Err(wrong(limit + ", or as many for any host"));
                 }
             } else if !entry.is_empty() {
                 let (host, below) = parse_host(entry).ok_or_else(|| {
@@ -73,23 +78,25 @@ impl NeverList {
                 *list.hosts.entry(host).or_default() |= below;
             }
         }
-        list.patterns = patterns.into_iter().collect();
+        let patterns = patterns.into_iter();
+        list.patterns = patterns.map(|(of, some)| (of, some.into_iter().collect())).collect();
         Ok(list)
     }
 
     /// Counts the entries.
     pub fn len(&self) -> usize {
-        self.hosts.len() + self.patterns.len()
+        self.hosts.len() + self.patterns.values().map(Patterns::len).sum::<usize>()
     }
 
-    /// Reports whether there is no entry.
+    /// Reports whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Reports whether a URL may not be requested.
     pub fn covers(&self, url: &CanonicalUrl) -> bool {
-        self.covers_host(url.host()) || (!self.patterns.is_empty() && self.patterns.match_any(url))
+        let of = |authority: &str| self.patterns.get(authority).is_some_and(|of| of.match_any(url));
+        self.covers_host(url.host()) || of(url.authority()) || of("")
     }
 
     /// Reports the same for the text of a URL.
@@ -103,6 +110,15 @@ impl NeverList {
         self.hosts.contains_key(host)
             || above.into_iter().any(|name| self.hosts.get(name) == Some(&true))
     }
+}
+
+/// Returns the authority of all URLs that a pattern matches; an empty text if it is not that of one.
+fn authority_of(pattern: &str) -> &str {
+    let after_scheme = pattern.strip_prefix("https://").or(pattern.strip_prefix("http://"));
+    let authority = after_scheme.and_then(|rest| rest.split_once('/')).map_or("", |(it, _)| it);
+    // A star matches any text, and an escape may mean another octet.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+    if authority.bytes().all(is_plain) { authority } else { "" }
 }
 
 /// Reads a host in its canonical form, and whether the names below it are included.
@@ -168,6 +184,27 @@ mod tests {
             &["https://example.org/private/x", "http://a.test/cgi-bin/x.pl"],
             &["http://example.org/private/x", "https://example.org/", "http://a.test/x.pl"],
         );
+    }
+
+    #[test]
+    fn patterns_of_a_host_are_as_those_of_any() {
+        assert_list(
+            "http://a.org:8080/x\nhttp*://b.org/\nhttps://*.c.org/\nhttp://[::1]/\n/y",
+            &[
+                "http://a.org:8080/x",
+                "https://b.org/",
+                "http://d.org/?https://b.org/",
+                "https://www.c.org/",
+                "http://[::1]/",
+                "http://a.org:8080/y",
+            ],
+            &["http://a.org/x", "https://a.org:8080/x", "https://c.org/"],
+        );
+        let of_many_hosts: Vec<_> = (0..10_000).map(|n| format!("http://h{n}.org/x\n")).collect();
+        let list = list(&of_many_hosts.concat());
+        assert_eq!((list.len(), list.patterns.len()), (10_000, 10_000));
+        let of_one_host = "http://a.org/x\n".repeat(PATTERNS_MAX + 1);
+        assert!(NeverList::parse(of_one_host.as_bytes()).is_err());
     }
 
     #[test]

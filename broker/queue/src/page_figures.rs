@@ -1,11 +1,14 @@
 //! Sums of what workers reported about pages: of a group, and of the newest passes of jobs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use tidings_protocol::TaskReport;
+use tidings_metrics::Durations;
 use tidings_protocol::status::PageFiguresStatus;
+use tidings_protocol::{FailureReason, TaskReport};
 
 use crate::entry::PassId;
+use crate::queries::figures::GroupFigures;
 
 /// Passes of jobs with sums of their own. At the limit the one with the lowest number is removed.
 const PASSES_MAX: usize = 1000;
@@ -15,6 +18,11 @@ const PASSES_MAX: usize = 1000;
 #[derive(Debug, Default)]
 pub(crate) struct PageFigures {
     all: PageSums,
+    /// The times of the requests.
+    durations: Durations,
+    /// How often each reason was reported, in the order of [`FailureReason::ALL`]; behind them, how
+    /// often any other word.
+    reasons: [u64; FailureReason::ALL.len() + 1],
     passes: BTreeMap<PassId, PageSums>,
 }
 
@@ -31,6 +39,13 @@ impl PageFigures {
     /// Adds a report about a page, which may belong to a pass.
     pub(crate) fn add(&mut self, report: &TaskReport, pass: Option<PassId>) {
         self.all.add(report);
+        if let Some(ms) = report.ms {
+            self.durations.observe(Duration::from_millis(ms));
+        }
+        if let Some(reason) = &report.reason {
+            let known = FailureReason::from_word(reason).map(|reason| reason as usize);
+            self.reasons[known.unwrap_or(FailureReason::ALL.len())] += 1;
+        }
         if let Some(pass) = pass {
             self.passes.entry(pass).or_default().add(report);
             if self.passes.len() > PASSES_MAX {
@@ -42,6 +57,14 @@ impl PageFigures {
     /// The sums of the group.
     pub(crate) fn of_group(&self) -> PageFiguresStatus {
         self.all.status()
+    }
+
+    /// Writes the sums of the group into its figures.
+    pub(crate) fn write_into(&self, figures: &mut GroupFigures) {
+        figures.classes = self.all.classes;
+        figures.body_bytes = self.all.bytes;
+        figures.responses = self.durations;
+        figures.reasons = self.reasons;
     }
 
     /// The sums of a pass.

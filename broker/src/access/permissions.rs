@@ -206,6 +206,7 @@ impl<'a> Action<'a> {
             | GroupAction::Keys
             | GroupAction::Schedules
             | GroupAction::Members
+            | GroupAction::Rules
             | GroupAction::Unknown("dead") => manage.name.map_or(Self::Monitor, Self::ViewGroup),
             _ => Self::Admin,
         }

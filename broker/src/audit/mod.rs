@@ -229,6 +229,11 @@ impl Audit {
         }
     }
 
+    /// Records that were lost since the start.
+    pub(crate) fn lost(&self) -> u64 {
+        self.0.as_ref().map_or(0, |kept| kept.queue.lost_total())
+    }
+
     /// Opens the file again after log rotation has moved it away.
     pub(crate) fn reopen(&self) {
         if let Some(kept) = &self.0 {

@@ -31,6 +31,8 @@ const GROUP_CHANGES: &[GroupAction<'_>] = &[
     GroupAction::Purge,
     GroupAction::Drain,
     GroupAction::Undrain,
+    GroupAction::Rule,
+    GroupAction::Unrule,
     GroupAction::Retry,
     GroupAction::Drop,
     GroupAction::Delete,
@@ -104,6 +106,12 @@ impl<'a> AuditEvent<'a> {
             }
             Command::Group(manage) => {
                 (GROUP_CHANGES.contains(&manage.action), manage.action.as_str(), manage.name)
+            }
+            // A dry run changes nothing.
+            Command::Job(manage)
+                if manage.action == JobAction::Set && matches!(manage.dry_run(), Ok(Some(_))) =>
+            {
+                return None;
             }
             Command::Job(manage) => {
                 (JOB_CHANGES.contains(&manage.action), manage.action.as_str(), manage.name)

@@ -210,7 +210,8 @@ fn every_change_is_recorded_and_no_unknown_action() {
             Command::Job(manage) => job_input(asked, &manage).unwrap_err().text,
             other => panic!("{other:?}"),
         };
-        let reads = ["ls", "show", "wait", "watch", "tasks", "keys", "schedules", "members"];
+        let reads = "ls show wait watch tasks keys schedules members rules";
+        let reads: Vec<_> = reads.split(' ').collect();
         let there_are = text.split_once(" has ").unwrap().1;
         for action in there_are.split(", ").chain(["frobnicate"]) {
             let line = format!("{verb} {action} x");
@@ -221,6 +222,11 @@ fn every_change_is_recorded_and_no_unknown_action() {
                 "{line}"
             );
         }
+    }
+    for (settings, changes) in [("dry=yes", false), ("after=7", false), ("dry=no", true)] {
+        let line = format!("JOB set x {settings}");
+        let record = AuditEvent::for_command(&Command::parse(&line).unwrap()).is_some();
+        assert_eq!(record, changes, "{line}");
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use parking_lot::{Condvar, Mutex};
+use tidings_metrics::Counter;
 
 use super::record::AuditRecord;
 use super::{AuditConfig, AuditEvent};
@@ -107,6 +108,8 @@ pub(super) struct AuditQueue {
     shared: Arc<SharedQueue>,
     /// Records that were dropped since the last record of them.
     lost: Arc<AtomicU64>,
+    /// Records that were dropped since the start.
+    lost_total: Arc<Counter>,
     max: usize,
 }
 
@@ -126,7 +129,12 @@ struct QueueState {
 
 /// Starts the thread, with a queue of up to `max` records.
 pub(super) fn start(writer: AuditWriter, max: usize) -> io::Result<(AuditQueue, JoinHandle<()>)> {
-    let queue = AuditQueue { shared: Arc::default(), lost: Arc::default(), max };
+    let queue = AuditQueue {
+        shared: Arc::default(),
+        lost: Arc::default(),
+        lost_total: Arc::default(),
+        max,
+    };
     let own = queue.clone();
     let thread = thread::Builder::new().name("audit".to_owned());
     let thread = thread.spawn(move || own.run(writer))?;
@@ -137,6 +145,12 @@ impl AuditQueue {
     /// Counts records that are dropped.
     pub(super) fn count_lost(&self, count: u64) {
         self.lost.fetch_add(count, Ordering::Relaxed);
+        self.lost_total.add(count);
+    }
+
+    /// Records that were dropped since the start.
+    pub(super) fn lost_total(&self) -> u64 {
+        self.lost_total.value()
     }
 
     pub(super) fn push(&self, line: String) {
@@ -209,7 +223,8 @@ impl AuditQueue {
         match writer.write(&text) {
             Ok(()) => *is_failing = false,
             Err(error) => {
-                self.count_lost(lost + lines.len() as u64);
+                self.lost.fetch_add(lost, Ordering::Relaxed);
+                self.count_lost(lines.len() as u64);
                 if !std::mem::replace(is_failing, true) {
                     tracing::error!(%error, "cannot write audit records; lost records are counted");
                 }

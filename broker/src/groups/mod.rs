@@ -4,6 +4,7 @@
 mod actor;
 pub(crate) mod check;
 mod damaged_groups;
+mod figures;
 mod job_names;
 mod log;
 mod message;
@@ -12,6 +13,7 @@ mod page_file;
 pub(crate) mod recovery;
 mod registry;
 pub(crate) mod repair;
+mod request;
 #[cfg(test)]
 mod tests;
 mod watchers;
@@ -26,9 +28,8 @@ use parking_lot::Mutex;
 use tidings_log::TopicLog;
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
-    CALLBACK_GROUP, Code, Command, DEFAULT_GROUP, DELAY_MS_MAX, GroupAction, GroupCommand,
-    GroupName, GroupSetting, JobAction, JobCommand, JobName, MemberId, ProtocolError, Seq, Slot,
-    bad_argument,
+    CALLBACK_GROUP, Code, DEFAULT_GROUP, DELAY_MS_MAX, GroupAction, GroupCommand, GroupName,
+    GroupSetting, JobAction, JobName, MemberId, ProtocolError, Seq, Slot, bad_argument,
 };
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
 use tidings_queue::{
@@ -40,77 +41,18 @@ use tokio_util::sync::CancellationToken;
 
 use self::actor::GroupActor;
 use self::damaged_groups::DamagedGroups;
+pub(crate) use self::figures::{PublishedFigures, StopReason};
 use self::job_names::JobNames;
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::message::{GroupMessage, reject_message};
 use self::page_file::PageFile;
 pub(crate) use self::recovery::{FoundGroups, GroupStorage, RecoveredGroup, clock_continuing};
 use self::registry::{CreationLock, GroupRegistry};
+pub use self::request::{Caller, GroupRequest};
 use self::watchers::{WatchRequest, group_watch, job_watch};
 use crate::clock::Clock;
-use crate::mailbox::{ConnId, ConnMessage, Mailbox};
+use crate::mailbox::{ConnId, ConnMessage};
 use crate::topic::Topics;
-
-/// A connection that sends commands, and the mailbox for its answers.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    /// The connection.
-    pub conn: ConnId,
-    /// The worker on that connection.
-    pub member: MemberId,
-    /// Receives the answers and tasks.
-    pub mailbox: Mailbox,
-    /// Whether the client may read the state of the whole broker.
-    pub is_monitor: bool,
-}
-
-impl Caller {
-    fn requester(&self, slot: Slot) -> Requester {
-        Requester { conn: self.conn, member: self.member, slot }
-    }
-}
-
-/// A command for a group.
-#[derive(Debug, Clone, Copy)]
-pub enum GroupRequest<'a> {
-    /// `GROUP`
-    Group(&'a GroupCommand<'a>),
-    /// `JOB`
-    Job(&'a JobCommand<'a>),
-    /// `EXPLAIN`
-    Explain {
-        /// A URL or a key.
-        what: &'a str,
-        /// The group; the default one without it.
-        group: Option<&'a GroupName>,
-    },
-}
-
-impl<'a> GroupRequest<'a> {
-    /// `None` if the command is not for a group.
-    pub fn of(command: &'a Command<'a>) -> Option<Self> {
-        match command {
-            Command::Group(manage) => Some(Self::Group(manage)),
-            Command::Job(manage) => Some(Self::Job(manage)),
-            Command::Explain { what, group } => Some(Self::Explain { what, group: group.as_ref() }),
-            _ => None,
-        }
-    }
-
-    /// Whether its answer comes with the end of a job.
-    pub(crate) fn is_wait(self) -> bool {
-        matches!(self, Self::Job(manage) if manage.action == JobAction::Wait)
-    }
-
-    /// Whether progress lines come before its answer.
-    pub(crate) fn is_watch(self) -> bool {
-        match self {
-            Self::Group(manage) => manage.action == GroupAction::Watch,
-            Self::Job(manage) => manage.action == JobAction::Watch,
-            Self::Explain { .. } => false,
-        }
-    }
-}
 
 /// All groups of the broker.
 pub struct Groups {
@@ -224,9 +166,9 @@ impl Groups {
         }
     }
 
-    /// Sends a command to its group; the answer arrives in the mailbox for `slot`. After `JOB wait`
-    /// or a watch the connection must report its end with
-    /// [`connection_ended`](Self::connection_ended).
+    /// Sends a command to its group; the answer arrives in the mailbox for `slot`. After a
+    /// command that may be answered late, and after a watch, the connection must report its end
+    /// with [`connection_ended`](Self::connection_ended).
     pub fn manage(
         &self,
         caller: &Caller,
@@ -286,7 +228,7 @@ impl Groups {
         let sent = self.send(&group, message);
         if let (Err(_), Some(name)) = (&sent, &opened) {
             self.job_names.release(name, &group);
-        } else if waits && sent.is_ok() {
+        } else if command.is_wait() && sent.is_ok() {
             self.registry.join(caller.conn, group);
         }
         sent
@@ -340,6 +282,21 @@ impl Groups {
             // A group that has ended needs no report.
             let _ = self.send(&group, GroupMessage::Disconnected(conn));
         }
+    }
+
+    /// What each group published last, in any order. Waits for no group.
+    pub(crate) fn figures(&self) -> Vec<(GroupName, Arc<PublishedFigures>)> {
+        self.registry.figures()
+    }
+
+    /// The number of groups with a damaged log.
+    pub(crate) fn damaged_count(&self) -> usize {
+        self.damaged.count()
+    }
+
+    /// Bytes of the logs of all groups.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.registry.log_bytes()
     }
 
     /// Whether any job has, or had, a `callback=`, jobs before this start included.

@@ -9,6 +9,7 @@ use tidings_log::TopicLog;
 use tidings_protocol::{GroupName, ProtocolError};
 use tokio::sync::mpsc;
 
+use super::figures::PublishedFigures;
 use super::message::{GroupMessage, group_stopped};
 use super::unknown_group;
 use crate::mailbox::ConnId;
@@ -19,6 +20,8 @@ pub(super) struct GroupRegistry {
     groups: DashMap<GroupName, mpsc::UnboundedSender<GroupMessage>>,
     /// Their logs on disk; they are closed when the broker stops.
     logs: DashMap<GroupName, Arc<dyn TopicLog>>,
+    /// What they published last.
+    figures: DashMap<GroupName, Arc<PublishedFigures>>,
     /// Groups in which each connection is a member, waits for a job, or watches something. They
     /// receive a message when the connection ends.
     joined: DashMap<ConnId, BTreeSet<GroupName>>,
@@ -52,6 +55,29 @@ impl GroupRegistry {
     pub(super) fn remove(&self, group: &GroupName) {
         self.groups.remove(group);
         self.logs.remove(group);
+        self.figures.remove(group);
+    }
+
+    /// Replaces the figures of a group. Only its actor calls this.
+    pub(super) fn publish_figures(&self, group: &GroupName, figures: PublishedFigures) {
+        self.figures.insert(group.clone(), Arc::new(figures));
+    }
+
+    /// The figures of a group.
+    pub(super) fn figures_of(&self, group: &GroupName) -> PublishedFigures {
+        let found = self.figures.get(group).map(|figures| (**figures).clone());
+        found.unwrap_or_default()
+    }
+
+    /// The figures of all groups, in any order.
+    pub(super) fn figures(&self) -> Vec<(GroupName, Arc<PublishedFigures>)> {
+        let pairs = self.figures.iter();
+        pairs.map(|entry| (entry.key().clone(), Arc::clone(entry.value()))).collect()
+    }
+
+    /// Bytes of the logs of all groups.
+    pub(super) fn log_bytes(&self) -> u64 {
+        self.logs.iter().map(|log| log.bounds().bytes).sum()
     }
 
     /// Removes and returns the logs of all groups, ordered by name.

@@ -103,7 +103,7 @@ pub(super) struct WorkerState {
     pub(super) is_known_to_groups: bool,
     /// The connection has used `wait` or `watch`, so groups must be notified when it ends.
     pub(super) has_waited: bool,
-    /// The `JOB wait` commands without an answer yet.
+    /// The commands without an answer yet whose answers may come late (`is_wait`).
     pub(super) wait_slots: Vec<Slot>,
     /// The running `JOB watch` or `GROUP watch`. There is one at a time, because answers keep their
     /// order and a second one could not be sent.
@@ -115,8 +115,8 @@ pub(super) struct WorkerState {
     pub(super) pending_replies: Vec<(Slot, WorkerReply)>,
     /// The answer of the newest `JOIN`. No task is sent before it (`[D3]`).
     pub(super) join_slot: Option<Slot>,
-    /// The pending `TOPIC`, `GROUP`, `JOB` (except `wait` and `watch`) or `EXPLAIN`. Its answer may
-    /// be long, so there is one at a time.
+    /// The pending `TOPIC`, `GROUP`, `JOB` or `EXPLAIN`, except those that may be answered late. Its
+    /// answer may be long, so there is one at a time.
     pub(super) pending_slot: Option<Slot>,
 }
 
@@ -311,7 +311,7 @@ impl Connection {
         for (slot, answer) in answers {
             match answer {
                 Ok(answer) => answer.encode(&mut lines),
-                Err(error) => error.encode(&mut lines),
+                Err(error) => self.encode_refusal(&error, &mut lines),
             }
             self.fill(slot, lines.split().freeze());
         }
@@ -351,7 +351,8 @@ impl Connection {
         }
         let clock = self.shared.clock;
         match self.outbound.poll_write(cx, &mut self.stream, || clock.now()) {
-            Poll::Ready(Ok(())) => {
+            Poll::Ready(Ok(written)) => {
+                self.shared.stats.bytes_out.add(written as u64);
                 self.extend_closing_deadline();
                 // Nearly every delivery ends here: all output is written, and new output wakes the
                 // task.
@@ -425,9 +426,10 @@ impl Connection {
         self.outbound.push(lines.freeze());
         let bytes_max = self.shared.limits.deliver_bytes;
         let clock = self.shared.clock;
-        let has_more =
+        let delivered =
             self.subscriptions.fetch(&mut self.outbound, &self.answers, bytes_max, || clock.now());
-        if has_more && self.outbound.is_empty() {
+        self.shared.stats.count_delivered(delivered.events, delivered.lags);
+        if delivered.has_more && self.outbound.is_empty() {
             // Other tasks run between two parts of a search.
             waker.wake_by_ref();
         }

@@ -129,7 +129,9 @@ impl Connection {
     }
 
     pub(super) fn push_error(&mut self, error: &ProtocolError) {
-        self.push_answer(|lines| error.encode(lines));
+        let mut lines = BytesMut::new();
+        self.encode_refusal(error, &mut lines);
+        self.push_answer(|answer| answer.unsplit(lines));
     }
 
     /// Queues the error of a failed command. A successful one has already queued its answer.
@@ -281,6 +283,10 @@ impl Connection {
     fn unsubscribe(&mut self, name: &TopicName) {
         if self.subscriptions.remove(name.as_str()) {
             self.release_cursor(name.as_str());
+            // Before the answer: another connection may use at once what this one has returned.
+            if let Some(usage) = &mut self.login.usage {
+                usage.remove(Quantity::Subscriptions);
+            }
             self.push_result(Ok(String::new()));
         } else {
             let text = format!("this connection has no subscription to {name}");
@@ -374,7 +380,7 @@ impl Connection {
         }
         let is_monitor = self.identity.check_action(Action::Monitor).is_ok();
         let (caller, slot) = (Caller { is_monitor, ..self.caller() }, self.answers.reserve());
-        // `wait` and `watch` may take forever, so the connection is read in the meantime.
+        // These may take long, so the connection is read in the meantime.
         let worker = self.worker_mut();
         worker.has_waited |= is_wait || is_watch;
         if is_watch {
@@ -389,9 +395,15 @@ impl Connection {
         }
     }
 
+    /// Encodes a refusal, and counts it.
+    pub(super) fn encode_refusal(&self, error: &ProtocolError, lines: &mut BytesMut) {
+        self.shared.stats.count_refusal(error.code);
+        error.encode(lines);
+    }
+
     pub(super) fn fill_error(&mut self, slot: Slot, error: &ProtocolError) {
         let mut line = BytesMut::new();
-        error.encode(&mut line);
+        self.encode_refusal(error, &mut line);
         self.fill(slot, line.freeze());
     }
 
@@ -399,19 +411,10 @@ impl Connection {
         let shared = self.shared.clone();
         let topics = shared.topics.list();
         self.push_answer(|lines| {
-            let stats = &shared.stats;
-            let text = format!(
-                "connections={} connected={} turned-away={} lines={} events={} refused={} \
-                 bytes-in={}",
-                shared.registry.len(),
-                shared.registry.total_connections(),
-                stats.rejected_connections.value(),
-                stats.lines.value(),
-                stats.events.value(),
-                stats.refused_lines.value(),
-                stats.bytes_in.value(),
-            );
-            encode_more(&text, lines);
+            let counts = shared.snapshot();
+            let words: Vec<_> =
+                counts.counts().map(|(key, value)| format!("{key}={value}")).collect();
+            encode_more(&words.join(" "), lines);
             for topic in &topics {
                 encode_more(&format!("topic {}", topic_status(topic)), lines);
             }

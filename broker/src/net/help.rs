@@ -32,6 +32,8 @@ a command is a peer: its lines are events on the topic new-url, and it receives 
   GROUP tasks <name> [state=..] [key=..]           entries of a group; state=dead: dead letters,
                                GROUP retry <name> retries them; also: pause, resume, purge
   GROUP members <name>         its workers;  GROUP drain <name> member=<member>: no further tasks
+  GROUP rule <name> key=<host> block=yes           block a host; also: pause=yes, delay=5s, for=1h;
+                               GROUP unrule <name> key=<host>;  GROUP rules <name>
   EXPLAIN <url or host> [group=..]     why does a URL wait?   EXPLAIN http://example.org/
 
   PING, STATS                  the broker's clock; its counters

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use tidings_protocol::{
     Code, Command, ProtocolError, PublishBatch, Seq, SessionEnd, SessionEvent, SessionMode, TaskId,
-    TopicName, bad_argument,
+    TopicName, Verb, bad_argument,
 };
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -15,6 +15,7 @@ use super::closing::CloseReason;
 use super::connection::{Connection, IoStatus};
 use crate::access::{contains_token, redact_tokens};
 use crate::audit::AuditEvent;
+use crate::stats::CommandCounts;
 use crate::topic::{Topic, dedup_id};
 
 thread_local! {
@@ -29,6 +30,8 @@ struct PendingPublishes<'a> {
     payloads: Vec<&'a str>,
     /// The index and the dedup id of each payload that has one.
     ids: Vec<(usize, u128)>,
+    /// The commands of this read.
+    commands: CommandCounts,
 }
 
 impl Connection {
@@ -132,6 +135,7 @@ impl Connection {
                 if let Some((consumed, publishes)) = self.session.publish_batch(unread) {
                     used += consumed;
                     lines += publishes.len() as u64;
+                    pending.commands.add(Verb::Pub, publishes.len());
                     self.publish_batch(publishes, &mut pending);
                     continue;
                 }
@@ -157,6 +161,7 @@ impl Connection {
         }
         self.flush_publishes(&mut pending);
         self.flush_replies();
+        pending.commands.flush(&self.shared.stats);
         self.shared.stats.lines.add(lines);
         used
     }
@@ -173,10 +178,12 @@ impl Connection {
         match event {
             SessionEvent::Publish(payload) => self.publish_as_peer(payload, pending),
             SessionEvent::Command(Command::Pub { topic, payload }) => {
+                pending.commands.add(Verb::Pub, 1);
                 self.become_client();
                 self.publish(topic, payload, pending);
             }
             SessionEvent::Command(command) => {
+                pending.commands.add(command.verb(), 1);
                 self.become_client();
                 // Commands reach topics and groups in the order of the lines.
                 self.flush_publishes(pending);
@@ -187,6 +194,7 @@ impl Connection {
                 self.flush_publishes(pending);
                 self.shared.stats.refused_lines.add(1);
                 if publish {
+                    self.shared.stats.count_refusal(error.code);
                     self.answers.publish_refused(&error);
                 } else {
                     self.push_error(&error);
@@ -290,6 +298,7 @@ impl Connection {
                 Ok(topic) => pending.topic = Some(topic),
                 Err(error) => {
                     self.shared.stats.refused_lines.add(1);
+                    self.shared.stats.count_refusal(error.code);
                     self.answers.publish_refused(&error);
                     return;
                 }
@@ -360,6 +369,7 @@ impl Connection {
         self.shared.stats.refused_lines.add(count as u64);
         if self.session.mode() == SessionMode::Client {
             for _ in 0..count {
+                self.shared.stats.count_refusal(error.code);
                 self.answers.publish_refused(error);
             }
             return;

@@ -195,7 +195,7 @@ pub(super) fn admit_connection(
 ) -> Result<AdmittedConnection, ProtocolError> {
     let usage = shared.quotas.begin_connection(peer.network_ip(), shared.clock.now());
     let admitted = usage.and_then(|usage| {
-        let (conn, mailbox) = shared.registry.register().ok_or_else(|| {
+        let (conn, mailbox) = shared.registry.register(transport).ok_or_else(|| {
             let max = shared.limits.connections_max;
             let text = format!("{max} connections are open, the maximum; try again later");
             ProtocolError::new(Code::Limit, text)

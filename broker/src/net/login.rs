@@ -120,6 +120,7 @@ impl Connection {
         let Some(token) = token else { return Ok(self.identity.clone()) };
         let reject = |connection: &mut Self, error: ProtocolError| {
             connection.shared.stats.refused_lines.add(1);
+            connection.shared.stats.failed_logins.add(1);
             connection.audit(AuditEvent::LogInFailed { why: &error.text });
             connection.push_error(&error);
         };
@@ -136,6 +137,7 @@ impl Connection {
             }
             Err(LoginError::InvalidToken(delay_ms)) => {
                 self.shared.stats.refused_lines.add(1);
+                self.shared.stats.failed_logins.add(1);
                 self.audit(AuditEvent::LogInFailed { why: "no principal has this token" });
                 self.login.delayed_rejection = Some((now + delay_ms, self.answers.reserve()));
                 Err(())

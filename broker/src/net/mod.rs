@@ -12,6 +12,7 @@ mod closing;
 mod connection;
 mod cursors;
 mod dispatch;
+mod figures;
 mod handshake;
 mod handshake_socket;
 mod help;
@@ -63,7 +64,7 @@ pub(crate) struct Shared {
     pub(crate) groups: Arc<Groups>,
     cursors: Cursors,
     registry: ConnectionRegistry,
-    stats: Stats,
+    stats: Arc<Stats>,
     pub(crate) access: Access,
     quotas: Quotas,
     pub(crate) audit: Audit,
@@ -101,7 +102,7 @@ impl Shared {
             topics,
             groups,
             cursors,
-            stats: Stats::default(),
+            stats: Arc::default(),
             access: Access::new(config.access),
             quotas: Quotas::new(&config.quotas),
             audit,

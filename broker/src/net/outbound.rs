@@ -92,14 +92,14 @@ impl OutboundQueue {
         (bytes_max.max(1).saturating_sub(self.bytes), PIECES_MAX.saturating_sub(self.pieces.len()))
     }
 
-    /// Writes as much as the socket accepts. `Pending`: it accepts nothing, and the task is woken
-    /// when it does. Do not call it on an empty queue.
+    /// Writes as much as the socket accepts, and returns the number of bytes. `Pending`: it accepts
+    /// nothing, and the task is woken when it does. Do not call it on an empty queue.
     pub(super) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut SocketStream,
         now: impl Fn() -> Moment,
-    ) -> Poll<io::Result<()>> {
+    ) -> Poll<io::Result<usize>> {
         let poll = self.poll_write_pieces(cx, Pin::new(stream));
         if poll.is_pending() {
             self.stalled_since.get_or_insert_with(now);
@@ -110,7 +110,7 @@ impl OutboundQueue {
         }
         self.stalled_since = None;
         self.advance(written);
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(written))
     }
 
     fn poll_write_pieces(

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use tidings_protocol::MemberId;
 
+use crate::access::Transport;
 use crate::mailbox::{ConnId, Mailbox};
 
 /// All open connections, and the connection of each member.
@@ -16,12 +17,23 @@ pub(super) struct ConnectionRegistry {
 
 #[derive(Debug, Default)]
 struct RegistryState {
-    connections: HashMap<ConnId, Mailbox>,
+    connections: HashMap<ConnId, (Mailbox, Transport)>,
     /// The connection of each member that has sent `HELLO`.
     members: HashMap<MemberId, ConnId>,
     /// Connections since the start.
     total_connections: u64,
+    /// Those of each transport, in the order of [`Transport::ALL`].
+    counts: [ConnectionCounts; Transport::ALL.len()],
     is_closing: bool,
+}
+
+/// Connections of one transport.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ConnectionCounts {
+    /// Since the start.
+    pub(super) opened: u64,
+    /// Open now.
+    pub(super) open: u64,
 }
 
 impl ConnectionRegistry {
@@ -30,17 +42,20 @@ impl ConnectionRegistry {
     }
 
     /// Registers a new connection; `None` if the limit is reached. Connections are numbered from 1.
-    pub(super) fn register(&self) -> Option<(ConnId, Mailbox)> {
+    pub(super) fn register(&self, transport: Transport) -> Option<(ConnId, Mailbox)> {
         let state = &mut *self.state.lock();
         if state.connections.len() >= self.connections_max {
             return None;
         }
         state.total_connections += 1;
+        let counts = &mut state.counts[transport as usize];
+        counts.opened += 1;
+        counts.open += 1;
         let (conn, mailbox) = (ConnId(state.total_connections), Mailbox::new());
         if state.is_closing {
             mailbox.close();
         }
-        state.connections.insert(conn, mailbox.clone());
+        state.connections.insert(conn, (mailbox.clone(), transport));
         Some((conn, mailbox))
     }
 
@@ -48,7 +63,7 @@ impl ConnectionRegistry {
     pub(super) fn claim_member(&self, member: MemberId, conn: ConnId) -> Option<Mailbox> {
         let state = &mut *self.state.lock();
         let previous = state.members.insert(member, conn).filter(|previous| *previous != conn)?;
-        state.connections.get(&previous).cloned()
+        Some(state.connections.get(&previous)?.0.clone())
     }
 
     /// Removes a member, unless another connection has claimed it.
@@ -60,32 +75,32 @@ impl ConnectionRegistry {
     }
 
     pub(super) fn unregister(&self, conn: ConnId) {
-        self.state.lock().connections.remove(&conn);
+        let state = &mut *self.state.lock();
+        if let Some((_, transport)) = state.connections.remove(&conn) {
+            state.counts[transport as usize].open -= 1;
+        }
     }
 
     pub(super) fn close_all(&self) {
         let mailboxes: Vec<Mailbox> = {
             let state = &mut *self.state.lock();
             state.is_closing = true;
-            state.connections.values().cloned().collect()
+            state.connections.values().map(|(mailbox, _)| mailbox.clone()).collect()
         };
         mailboxes.iter().for_each(Mailbox::close);
     }
 
     /// Asks every connection to renew its identity.
     pub(super) fn renew_all(&self) {
-        let mailboxes: Vec<Mailbox> = self.state.lock().connections.values().cloned().collect();
+        let mailboxes: Vec<Mailbox> =
+            self.state.lock().connections.values().map(|(mailbox, _)| mailbox.clone()).collect();
         mailboxes.iter().for_each(Mailbox::request_renewal);
     }
 
-    /// Open connections.
-    pub(super) fn len(&self) -> usize {
-        self.state.lock().connections.len()
-    }
-
-    /// Connections since the start.
-    pub(super) fn total_connections(&self) -> u64 {
-        self.state.lock().total_connections
+    /// The connections of each transport.
+    pub(super) fn counts(&self) -> [(Transport, ConnectionCounts); Transport::ALL.len()] {
+        let counts = self.state.lock().counts;
+        Transport::ALL.map(|transport| (transport, counts[transport as usize]))
     }
 }
 
@@ -96,19 +111,19 @@ mod tests {
     #[test]
     fn connections_count_from_one_up_to_the_limit() {
         let registry = ConnectionRegistry::new(2);
-        let (first, _) = registry.register().unwrap();
-        let (second, _) = registry.register().unwrap();
+        let (first, _) = registry.register(Transport::Line).unwrap();
+        let (second, _) = registry.register(Transport::Line).unwrap();
         assert_eq!((first, second), (ConnId(1), ConnId(2)));
-        assert!(registry.register().is_none());
+        assert!(registry.register(Transport::Line).is_none());
         registry.unregister(first);
-        assert_eq!(registry.register().unwrap().0, ConnId(3));
+        assert_eq!(registry.register(Transport::Line).unwrap().0, ConnId(3));
     }
 
     #[test]
     fn a_member_belongs_to_the_connection_that_claimed_it_last() {
         let registry = ConnectionRegistry::new(9);
-        let (old, _) = registry.register().unwrap();
-        let (new, _) = registry.register().unwrap();
+        let (old, _) = registry.register(Transport::Line).unwrap();
+        let (new, _) = registry.register(Transport::Line).unwrap();
         let member = MemberId(7);
         assert!(registry.claim_member(member, old).is_none());
         assert!(registry.claim_member(member, old).is_none(), "already its own");

@@ -51,6 +51,16 @@ struct Search {
     has_caught_up: bool,
 }
 
+/// What subscriptions have handed over.
+#[derive(Debug, Default)]
+pub(super) struct Delivered {
+    /// The filters may have more to search now.
+    pub(super) has_more: bool,
+    pub(super) events: u64,
+    /// Notices of missed events.
+    pub(super) lags: u64,
+}
+
 /// How a subscription was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SubscriptionKind {
@@ -115,15 +125,15 @@ impl Subscriptions {
     }
 
     /// Adds events to `outbound`, up to one write of `bytes_max`. A reader at the end of its topic
-    /// wakes the connection at the next event. Returns whether the filters may have more
-    /// to search now.
+    /// wakes the connection at the next event.
     pub(super) fn fetch(
         &mut self,
         outbound: &mut OutboundQueue,
         answers: &Answers,
         bytes_max: usize,
         now: impl Fn() -> Moment,
-    ) -> bool {
+    ) -> Delivered {
+        let mut delivered = Delivered::default();
         let mut budget = SEARCH_BYTES_MAX;
         let count = self.list.len();
         for at in (self.next_turn..count).chain(0..self.next_turn.min(count)) {
@@ -133,7 +143,7 @@ impl Subscriptions {
             {
                 continue;
             }
-            subscription.fetch(outbound, bytes_max, &mut budget, &now);
+            subscription.fetch(outbound, (bytes_max, &mut delivered), &mut budget, &now);
             let (bytes, pieces) = outbound.capacity_left(bytes_max);
             if bytes == 0 || pieces == 0 || budget == 0 {
                 self.next_turn = at + 1;
@@ -146,7 +156,7 @@ impl Subscriptions {
                 !subscription.has_ended() || search.is_some_and(|it| it.skip_deadline.is_some())
             });
         }
-        budget == 0
+        Delivered { has_more: budget == 0, ..delivered }
     }
 
     /// When [`fetch`](Self::fetch) has skipped events to report.
@@ -190,7 +200,7 @@ impl Subscription {
     fn fetch(
         &mut self,
         outbound: &mut OutboundQueue,
-        bytes_max: usize,
+        (bytes_max, delivered): (usize, &mut Delivered),
         budget: &mut usize,
         now: &impl Fn() -> Moment,
     ) {
@@ -200,13 +210,19 @@ impl Subscription {
                 return;
             }
             let (id, before) = (self.id, *budget);
+            let mut start = None;
             let fetched = self.reader.fetch(bytes, pieces, |first, lines| {
                 let Some(search) = &mut self.filter else {
+                    start.get_or_insert(first);
                     return outbound.push_events(id, first, lines);
                 };
                 *budget = budget.saturating_sub(lines.len());
-                search.push_matching(outbound, id, first, &lines, now);
+                delivered.events += search.push_matching(outbound, id, first, &lines, now);
             });
+            if let Some(start) = start {
+                delivered.events += self.reader.cursor().0 - start.0;
+            }
+            delivered.lags += u64::from(matches!(fetched, Fetched::Lag(_)));
             let topic = self.reader.topic().name().as_str();
             let mut line = BytesMut::new();
             let missed = match (fetched, self.kind) {
@@ -257,7 +273,7 @@ impl Subscription {
 }
 
 impl Search {
-    /// Adds the lines that match.
+    /// Adds the lines that match, and returns their number.
     fn push_matching(
         &mut self,
         outbound: &mut OutboundQueue,
@@ -265,13 +281,15 @@ impl Search {
         first: Seq,
         lines: &Bytes,
         now: &impl Fn() -> Moment,
-    ) {
+    ) -> u64 {
+        let mut matching = 0;
         // The seq and the place of the first line of a run of matching lines.
         let mut run = None;
         let mut start = 0;
         let ends = memchr_iter(b'\n', lines).map(|at| at + 1);
         for ((seq, payload), end) in payloads(&self.topic, first, lines).zip(ends) {
             if self.filter.matches(&payload) {
+                matching += 1;
                 run.get_or_insert((seq, start));
                 self.skip_deadline = None;
             } else if let Some((first, from)) = run.take() {
@@ -283,5 +301,6 @@ impl Search {
             Some((first, from)) => outbound.push_events(subscription, first, lines.slice(from..)),
             None => _ = self.skip_deadline.get_or_insert_with(|| now() + SKIP_INTERVAL_MS),
         }
+        matching
     }
 }

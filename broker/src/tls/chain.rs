@@ -42,6 +42,12 @@ pub(super) fn gap(chain: &[CertificateDer<'_>]) -> Option<Gap> {
     (!is_complete).then(|| Gap { subject: shown(&last.subject), issuer: shown(&last.issuer) })
 }
 
+/// When a certificate expires, in seconds since 1970.
+pub(super) fn not_after_unix_s(der: &CertificateDer<'_>) -> Option<u64> {
+    let validity = Certificate::from_der(der).ok()?.tbs_certificate.validity;
+    Some(validity.not_after.to_unix_duration().as_secs())
+}
+
 fn is_authority(certificate: &TbsCertificate) -> bool {
     certificate.get::<BasicConstraints>().is_ok_and(|found| found.is_some_and(|(_, it)| it.ca))
 }

@@ -144,6 +144,8 @@ pub(crate) struct Tls {
 struct ListenerConfigs {
     lines: Arc<ServerConfig>,
     http: Arc<ServerConfig>,
+    /// When the broker's certificate expires, in seconds since 1970.
+    not_after_unix_s: Option<u64>,
 }
 
 impl Tls {
@@ -163,6 +165,11 @@ impl Tls {
     /// The same for HTTP.
     pub(crate) fn http_config(&self) -> (Arc<ServerConfig>, usize) {
         (Arc::clone(&self.current.load().http), self.handshake_bytes_max())
+    }
+
+    /// When the broker's certificate expires, in seconds since 1970.
+    pub(crate) fn not_after_unix_s(&self) -> Option<u64> {
+        self.current.load().not_after_unix_s
     }
 
     fn handshake_bytes_max(&self) -> usize {
@@ -195,6 +202,7 @@ impl Tls {
 fn load(config: &TlsConfig) -> Result<ListenerConfigs, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let key = Arc::new(certified_key(config, &provider)?);
+    let not_after_unix_s = key.cert.first().and_then(chain::not_after_unix_s);
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .expect("the provider knows the versions of TLS that rustls does");
@@ -228,7 +236,7 @@ fn load(config: &TlsConfig) -> Result<ListenerConfigs, TlsError> {
     let mut http = lines.clone();
     lines.alpn_protocols = vec![ALPN.to_vec()];
     http.alpn_protocols = vec![ALPN_HTTP.to_vec()];
-    Ok(ListenerConfigs { lines: Arc::new(lines), http: Arc::new(http) })
+    Ok(ListenerConfigs { lines: Arc::new(lines), http: Arc::new(http), not_after_unix_s })
 }
 
 fn certified_key(

@@ -434,6 +434,7 @@ impl Topic {
             durable: tail.durable().min(tail.public_head()),
             first_kept: kept.map_or(tail.first_kept(), |kept| kept.first.min(tail.first_kept())),
             bytes: tail.bytes(),
+            waiting_bytes: tail.waiting_bytes(),
             batches: tail.batches(),
             readers: tail.readers,
             per_second: tail.rate(self.shared.clock.now()),
@@ -477,6 +478,8 @@ pub struct TopicStats {
     pub first_kept: Seq,
     /// Bytes of memory that the tail has allocated.
     pub bytes: usize,
+    /// Bytes of events that wait to be written to the disk.
+    pub waiting_bytes: usize,
     /// Batches in memory.
     pub batches: usize,
     /// Readers: subscriptions, peers and groups.

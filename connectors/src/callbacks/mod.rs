@@ -31,7 +31,13 @@ const CREDIT: u32 = 64;
 pub async fn run(config: DeliveryConfig, stop: CancellationToken) {
     let group: GroupName = CALLBACK_GROUP.parse().expect("the constant is a valid name");
     let topic: TopicName = JOB_DONE_TOPIC.parse().expect("the constant is a valid name");
-    let setup = GroupSetup { group: group.clone(), topic, key: "none", settings: GROUP_SETTINGS };
+    let setup = GroupSetup {
+        group: group.clone(),
+        topic,
+        key: "none",
+        is_exclusive: false,
+        settings: GROUP_SETTINGS,
+    };
     let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
     let connector = Connector::new(&config.broker, options).persistent().with_group(setup);
     let forbidden = "callbacks to addresses that are not allowed";

@@ -117,7 +117,7 @@ impl HubQueue {
             ..ClientOptions::default()
         };
         let (group, topic, settings) = (self.group(), self.topic(), self.settings);
-        let setup = GroupSetup { group, topic, key: GROUP_KEY, settings };
+        let setup = GroupSetup { group, topic, key: GROUP_KEY, is_exclusive: false, settings };
         let mut connector = Connector::new(broker, options).persistent().with_group(setup);
         let connection = connector.connect().await?;
         Ok(Worker::new(connector, self.group(), self.credit).on(connection))

@@ -61,10 +61,7 @@ impl Format {
             Some(text) => return Err(wrong(text)),
         };
         if is_json(&content_type) {
-            let event = Event { id: "t/1".to_owned(), payload: "\"\\".to_owned() };
-            let text = template.render(&event, Escape::Json);
-            serde_json::from_str::<Value>(&text)
-                .map_err(|error| FormatError::NotJson(error.to_string()))?;
+            template.check_json().map_err(|error| FormatError::NotJson(error.to_string()))?;
         }
         Ok(Self::Text { template, content_type })
     }
@@ -241,8 +238,10 @@ mod tests {
             assert!(!format.allows_batches());
             let (_, body) = bodies(&format, &["say \"hi\""], false);
             assert_eq!(body, r#"{"message": "say \"hi\""}"#);
-            let error = text(r#"{"message": {payload}}"#, content_type).unwrap_err();
-            assert!(error.to_string().starts_with("`template` is not JSON: "), "{error}");
+            for outside in [r#"{"message": {payload}}"#, "[1{id}]", "[1{target}]", "[{attr.x}1]"] {
+                let error = text(outside, content_type).unwrap_err();
+                assert!(error.to_string().starts_with("`template` is not JSON: "), "{error}");
+            }
         }
         assert!(text("{payload}", "text/html").unwrap().allows_batches());
         for wrong in ["", "json", "text/a\nb"] {

@@ -5,7 +5,8 @@
 //! retried and ends as a dead letter like any other entry, and no push waits for another one.
 //!
 //! While a receiver does not answer or has no capacity, the events of its push wait, and are not
-//! tried one after the other. So a receiver that is down for a night costs few attempts.
+//! tried one after the other. Such an attempt does not count, because it says nothing about the
+//! event. So a receiver that is down for a night makes no dead letters.
 
 #![expect(clippy::disallowed_methods, reason = "batches and pauses have a time")]
 
@@ -17,10 +18,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tidings_client::{
     ClientError, ClientOptions, Connector, GroupSetup, TaskEnd, TaskHandler, Worker, WorkerTask,
 };
-use tidings_protocol::{AttributeFilter, CanonicalUrl, GroupName, Payload, TopicName};
+use tidings_protocol::{
+    AttributeFilter, CanonicalUrl, GroupName, KeyRest, Payload, RetryMode, TopicName,
+};
 use tidings_signature::digest_parts;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -30,8 +34,9 @@ pub use self::format::{Format, FormatError};
 use self::pause::Pause;
 pub use self::template::Template;
 use crate::delivery::{
-    Attempt, Delivery, DeliveryConfig, GROUP_SETTINGS, Message, id_without_dots,
+    Attempt, Delivery, DeliveryConfig, GROUP_SETTINGS, Message, Receiver, id_without_dots,
 };
+use crate::rate_limited_log::RateLimitedLog;
 
 /// The events of a batch.
 const BATCH_EVENTS_MAX: usize = 100;
@@ -67,13 +72,22 @@ pub struct Push {
 /// group. After an error it connects to the broker again.
 pub async fn run(push: Push, config: DeliveryConfig, stop: CancellationToken) {
     let (group, topic) = (push.group.clone(), push.topic.clone());
-    let setup = GroupSetup { group: group.clone(), topic, key: "seq", settings: GROUP_SETTINGS };
+    let setup = GroupSetup {
+        group: group.clone(),
+        topic,
+        key: "seq",
+        is_exclusive: true,
+        settings: GROUP_SETTINGS,
+    };
     let options = ClientOptions { name: Some(group.to_string()), ..ClientOptions::default() };
     let connector = Connector::new(&config.broker, options).persistent().with_group(setup);
     let (events, collected) = mpsc::channel(2 * BATCH_EVENTS_MAX);
     let sender = Sender {
         delivery: Delivery::new(config, "pushes to addresses that are not allowed"),
         pause: Pause::default(),
+        down_log: Mutex::new(RateLimitedLog::new(
+            "requests that the receiver of a push did not take",
+        )),
         push,
         stop: stop.clone(),
     };
@@ -122,11 +136,13 @@ struct Sender {
     push: Push,
     delivery: Delivery,
     pause: Pause,
+    down_log: Mutex<RateLimitedLog>,
     stop: CancellationToken,
 }
 
 impl Sender {
-    /// Sends events in one request, and returns how their tasks end.
+    /// Sends events in one request, and returns how their tasks end. After an attempt that does not
+    /// count they come again at once, and the pause delays them.
     async fn send(&self, events: &[&Event]) -> TaskEnd {
         let Push { group, topic, url, format, batch, .. } = &self.push;
         let send = async {
@@ -142,8 +158,16 @@ impl Sender {
             attempt = send => attempt,
         };
         self.pause.add(&attempt);
-        let Attempt { end, .. } = attempt;
-        end
+        match attempt {
+            Attempt { end: TaskEnd::Nack(_, _, reason), receiver: Receiver::IsDown, .. } => {
+                if let Some(reason) = &reason {
+                    self.down_log.lock().add(1, format_args!("{group}: {reason}"));
+                }
+                let retry = RetryMode::Uncounted { after_ms: None };
+                TaskEnd::Nack(retry, KeyRest::default(), reason)
+            }
+            Attempt { end, .. } => end,
+        }
     }
 
     async fn send_batches(&self, mut collected: mpsc::Receiver<CollectedEvent>) {

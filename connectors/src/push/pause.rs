@@ -7,11 +7,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use crate::delivery::Attempt;
+use crate::delivery::{Attempt, Receiver};
 
 /// The first pause, which doubles with each further failure up to the longest one.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_mins(1);
+
+/// The longest pause that a receiver can ask for: one answer must not stop a push for a day.
+const RETRY_AFTER_MAX: Duration = Duration::from_mins(10);
 
 /// How long the requests to a receiver wait.
 #[derive(Debug, Default)]
@@ -39,11 +42,11 @@ impl Pause {
     /// A request has ended. Requests at the same time that fail together begin one pause.
     pub(super) fn add(&self, attempt: &Attempt) {
         let (mut state, now) = (self.0.lock(), Instant::now());
-        if !attempt.is_receiver_down {
+        if attempt.receiver == Receiver::Works {
             state.failures = 0;
             return;
         }
-        let mut wait = attempt.retry_after.unwrap_or_default();
+        let mut wait = attempt.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         if state.until.is_none_or(|until| until <= now) {
             wait = wait.max((PAUSE_MIN * (1 << state.failures.min(10))).min(PAUSE_MAX));
             state.failures += 1;
@@ -59,8 +62,9 @@ mod tests {
     use super::*;
 
     fn attempt(is_receiver_down: bool, retry_after_s: Option<u64>) -> Attempt {
+        let receiver = if is_receiver_down { Receiver::IsDown } else { Receiver::Works };
         let retry_after = retry_after_s.map(Duration::from_secs);
-        Attempt { end: TaskEnd::done(), is_receiver_down, retry_after }
+        Attempt { end: TaskEnd::done(), receiver, retry_after }
     }
 
     async fn waited_ms(pause: &Pause) -> u128 {
@@ -94,5 +98,7 @@ mod tests {
         pause.add(&attempt(true, Some(100)));
         pause.add(&attempt(true, Some(1)));
         assert_eq!(waited_ms(&pause).await, 100_000);
+        pause.add(&attempt(true, Some(86_400)));
+        assert_eq!(waited_ms(&pause).await, 600_000);
     }
 }

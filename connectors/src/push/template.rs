@@ -98,21 +98,32 @@ impl Default for Template {
 impl Template {
     pub(super) fn render(&self, event: &Event, escape: Escape) -> String {
         let payload = event.payload();
+        self.render_with(escape, |piece| match piece {
+            Piece::Literal(literal) => literal,
+            Piece::Target => payload.target().unwrap_or_default(),
+            Piece::Payload => payload.text(),
+            Piece::Id => &event.id,
+            Piece::Attribute(name) => payload.attribute(name).unwrap_or_default(),
+        })
+    }
+
+    /// With what `value` returns for each piece that is no literal.
+    fn render_with<'a>(&'a self, escape: Escape, value: impl Fn(&'a Piece) -> &'a str) -> String {
         let mut text = String::new();
         for piece in &self.0 {
-            let value = match piece {
-                Piece::Literal(literal) => {
-                    text.push_str(literal);
-                    continue;
-                }
-                Piece::Target => payload.target().unwrap_or_default(),
-                Piece::Payload => payload.text(),
-                Piece::Id => &event.id,
-                Piece::Attribute(name) => payload.attribute(name).unwrap_or_default(),
-            };
-            escape.push(value, &mut text);
+            match piece {
+                Piece::Literal(literal) => text.push_str(literal),
+                name => escape.push(value(name), &mut text),
+            }
         }
         text
+    }
+
+    /// The reason why the text with values in it is not JSON.
+    pub(super) fn check_json(&self) -> Result<(), serde_json::Error> {
+        // Outside of a JSON string it is an error.
+        let text = self.render_with(Escape::Json, |_| "\"\\");
+        serde_json::from_str::<serde::de::IgnoredAny>(&text).map(drop)
     }
 }
 

@@ -200,7 +200,7 @@ impl Connector {
             ClientError::Ended(refusal) => {
                 matches!(refusal.code, Code::Header | Code::Garbage)
             }
-            ClientError::TopicMissing { .. } => true,
+            ClientError::TopicMissing { .. } | ClientError::OtherGroup { .. } => true,
         }
     }
 }

@@ -64,4 +64,21 @@ pub enum ClientError {
         /// The topic that is missing.
         topic: TopicName,
     },
+    /// The group of a worker that needs it for itself has other topics or another key.
+    #[error(
+        "group {group} has topics={topics} key={key}, and not topics={topic} key={expected_key}: \
+         use another name, or delete it with: tidings group delete {group}"
+    )]
+    OtherGroup {
+        /// The existing group.
+        group: GroupName,
+        /// Its topics.
+        topics: String,
+        /// Its key.
+        key: String,
+        /// The only topic that it should have.
+        topic: TopicName,
+        /// The key that it should have.
+        expected_key: &'static str,
+    },
 }

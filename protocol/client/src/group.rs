@@ -1,6 +1,6 @@
 //! Creates the group of a worker.
 
-use tidings_protocol::status::GroupStatus;
+use tidings_protocol::status::{DamagedGroupStatus, GroupStatus};
 use tidings_protocol::{Code, Command, GroupAction, GroupCommand, GroupName, TopicName};
 
 use crate::connection::Client;
@@ -16,14 +16,18 @@ pub struct GroupSetup {
     pub topic: TopicName,
     /// Its key.
     pub key: &'static str,
+    /// Whether an existing group must have exactly this topic and this key. Otherwise it may have
+    /// further topics, and another key.
+    pub is_exclusive: bool,
     /// Other settings.
     pub settings: &'static [(&'static str, &'static str)],
 }
 
 impl GroupSetup {
-    /// Creates the group if it does not exist. An existing group must have the topic.
+    /// Creates the group if it does not exist. An existing group must have the topic, and be as
+    /// [`is_exclusive`](Self::is_exclusive) says.
     pub async fn ensure(&self, client: &Client) -> Result<(), ClientError> {
-        let Self { group, topic, key, settings } = self;
+        let Self { group, topic, key, is_exclusive, settings } = self;
         let ask = async |action, settings| {
             let command = GroupCommand::new(action, group.as_str(), settings);
             client.request(&Command::Group(command)).await
@@ -39,11 +43,22 @@ impl GroupSetup {
                 created => created,
             };
         }
-        let topics = GroupStatus::parse(&shown?.ok).settings.topics;
-        if topics.iter().any(|one| one == topic.as_str()) {
+        let shown = shown?;
+        if DamagedGroupStatus::parse(&shown.ok).damaged {
+            // Its settings are unknown. `JOIN` is refused with the remedy.
             return Ok(());
         }
-        let (group, topic, topics) = (group.clone(), topic.clone(), topics.join(","));
-        Err(ClientError::TopicMissing { group, topics, topic })
+        let found = GroupStatus::parse(&shown.ok).settings;
+        let has_topic = found.topics.iter().any(|one| one == topic.as_str());
+        let is_same = has_topic && found.topics.len() == 1 && found.key == *key;
+        if is_same || (has_topic && !is_exclusive) {
+            return Ok(());
+        }
+        let (group, topic, topics) = (group.clone(), topic.clone(), found.topics.join(","));
+        Err(if *is_exclusive {
+            ClientError::OtherGroup { group, topics, key: found.key, topic, expected_key: key }
+        } else {
+            ClientError::TopicMissing { group, topics, topic }
+        })
     }
 }

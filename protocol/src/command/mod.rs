@@ -1,5 +1,6 @@
 //! The commands of a client, with the grammar of each variant.
 
+mod key_rule;
 mod manage;
 pub(crate) mod parse;
 mod settings;
@@ -12,6 +13,7 @@ use std::str::FromStr;
 use bytes::BufMut;
 use jiff::Timestamp;
 
+pub use self::key_rule::RuleSettings;
 pub use self::manage::{
     Action, GroupAction, GroupCommand, JobAction, JobCommand, ManageCommand, TopicAction,
     TopicCommand,

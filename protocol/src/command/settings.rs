@@ -19,7 +19,8 @@ use crate::{
 pub const DELAY_MS_MAX: u64 = DAY_MS;
 /// Shortest lease.
 const LEASE_MS_MIN: u64 = 100;
-const PARALLEL_MAX: u64 = 1000;
+/// Most tasks of a key in flight.
+pub(super) const PARALLEL_MAX: u64 = 1000;
 const ATTEMPTS_MAX: u64 = 100;
 const TOPICS_MAX: usize = 16;
 
@@ -301,7 +302,7 @@ impl JobCommand<'_> {
         Ok(JobQuery { state, range: self.range(LISTED_MAX)? })
     }
 
-    /// Where a dry run of `set` begins, if it is one.
+    /// Where a dry run of `set` begins, if it is one. To continue one needs no `dry=yes`.
     pub fn dry_run(&self) -> Result<Option<u64>, ProtocolError> {
         let is_dry = match self.setting("dry") {
             None | Some("no") => false,
@@ -310,8 +311,7 @@ impl JobCommand<'_> {
         };
         match self.setting("after") {
             None => Ok(is_dry.then_some(0)),
-            Some(after) if is_dry => whole_number("after", after, 0, u64::MAX).map(Some),
-            Some(_) => Err(bad_argument("after= continues a dry run; add dry=yes")),
+            Some(after) => whole_number("after", after, 0, u64::MAX).map(Some),
         }
     }
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::{
     AckStatus, CursorStatus, DamagedGroupStatus, DeadLetterStatus, DrainStatus, GroupStatus,
-    JobDryRun, JobEnd, JobListEnd, JobStatus, KeyStatus, ListEnd, ListedMember, MemberStatus,
-    ScheduleStatus, SeedStatus, TaskStatus, TopicStatus, TouchStatus,
+    JobDryRun, JobEnd, JobListEnd, JobStatus, KeyStatus, ListEnd, ListedMember, ListedRule,
+    MemberStatus, RuleStatus, ScheduleStatus, SeedStatus, TaskStatus, TopicStatus, TouchStatus,
 };
 use crate::{encode_more, encode_ok};
 
@@ -62,7 +62,9 @@ statuses! {
     Key(Box<KeyStatus>) from KeyStatus,
     ListEnd(Box<ListEnd>) from ListEnd,
     ListedMember(Box<ListedMember>) from ListedMember,
+    ListedRule(Box<ListedRule>) from ListedRule,
     Member(Box<MemberStatus>) from MemberStatus,
+    Rule(Box<RuleStatus>) from RuleStatus,
     Schedule(Box<ScheduleStatus>) from ScheduleStatus,
     Seed(Box<SeedStatus>) from SeedStatus,
     Task(Box<TaskStatus>) from TaskStatus,

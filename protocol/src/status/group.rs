@@ -244,6 +244,42 @@ status! {
     }
 }
 
+fields! {
+    /// What a rule of an operator says about a key.
+    RuleFields {
+        /// `true` if nothing is released for the key and what waits for it ends; absent otherwise.
+        block: Option<bool> = "block",
+        /// `true` if nothing is released for the key; absent otherwise.
+        pause: Option<bool> = "pause",
+        /// The delay of the key, if the rule has one.
+        delay: Option<DurationMs> = "delay",
+        /// The largest number of its tasks in flight, if the rule has one.
+        parallel: Option<u64> = "parallel",
+        /// The time until the rule ends by itself, if it does.
+        left: Option<DurationMs> = "left",
+        /// A note of the operator.
+        note: Option<String> = "note",
+    }
+}
+
+status! {
+    /// A rule: a line of `GROUP rules`. It is named by its key.
+    ListedRule(key: String) {
+        /// What it says.
+        fields: RuleFields,
+    }
+}
+
+status! {
+    /// The answer to `GROUP rule`, and to `GROUP unrule`: the rule that ended.
+    RuleStatus(group: String) {
+        /// Its key.
+        key: String = "key",
+        /// What it says.
+        fields: RuleFields,
+    }
+}
+
 status! {
     /// The answer to `GROUP retry` and `GROUP drop`, which have one of the counts each.
     DeadLetterStatus(group: String) {
@@ -251,5 +287,7 @@ status! {
         retried: Option<u64> = "retried",
         /// Dead letters that were deleted.
         dropped: Option<u64> = "dropped",
+        /// Dead letters that were not returned, because a rule blocks their key.
+        blocked: Option<u64> = "blocked",
     }
 }

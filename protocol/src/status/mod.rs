@@ -21,7 +21,8 @@ pub use self::answer::{Answer, Status};
 pub use self::fields::{Field, JsonType};
 pub use self::group::{
     DamagedGroupStatus, DeadLetterStatus, DrainStatus, GroupSettingsStatus, GroupStatus, KeyDelay,
-    ListedMember, MemberFields, MemberState, MemberStatus, OnOff, PageFiguresStatus,
+    ListedMember, ListedRule, MemberFields, MemberState, MemberStatus, OnOff, PageFiguresStatus,
+    RuleFields, RuleStatus,
 };
 pub use self::job::{
     JobDryRun, JobEnd, JobEndReason, JobListEnd, JobResult, JobState, JobStatus, PageStatus,

@@ -142,6 +142,8 @@ words! {
         Retry = "retry",
         /// `after=`, or the next due time.
         Later = "later",
+        /// A rule of the operator pauses or blocks the key.
+        Rule = "rule",
         /// The group is paused.
         GroupPaused = "group-paused",
         /// Its job is paused.

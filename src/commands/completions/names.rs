@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use tidings_protocol::{
     Command as Request, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName, JobAction, JobCommand,
-    TopicAction, TopicCommand,
+    TopicAction, TopicCommand, is_name,
 };
 use tokio::time::timeout;
 
@@ -25,6 +25,9 @@ const NAME: &str = "tidings-complete";
 
 /// The time limit for the broker. A shell waits for it after the Tab key.
 const ANSWER_MAX: Duration = Duration::from_millis(200);
+
+/// The limit of names for a shell.
+const NAMES_MAX: usize = 1_000;
 
 /// What a name names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,16 +128,12 @@ impl<'a> LastWord<'a> {
         Some(self.beginnings(lines.iter().map(|line| first_word(line))))
     }
 
-    /// Those of the names that begin as the word does.
+    /// Those of the names that begin as the word does. A broker can send anything: what is no name
+    /// could be a flag, such as `--yes`, or a command of the shell.
     fn beginnings<'n>(&self, names: impl Iterator<Item = &'n str>) -> Vec<String> {
-        let names = names.filter(|name| name.starts_with(self.prefix) && is_plain(name));
-        names.map(str::to_owned).collect()
+        let names = names.filter(|name| name.starts_with(self.prefix) && is_name(name));
+        names.take(NAMES_MAX).map(str::to_owned).collect()
     }
-}
-
-/// Whether a shell takes the name as it is.
-fn is_plain(name: &str) -> bool {
-    name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
 }
 
 #[cfg(test)]

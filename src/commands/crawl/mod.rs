@@ -19,6 +19,7 @@ use self::screen::{Screen, ScreenStyle};
 use crate::client::connection;
 use crate::client::job::{JobLimits, JobRequest, Scope};
 use crate::client::job_watch::{self, JobUpdate, JobWatch};
+use crate::commands::broker::http_line;
 use crate::commands::up::{self, PagePrinter};
 use crate::commands::watch_feed::{FeedsFlag, watch_configured};
 use crate::flags::address::{BrokerAddress, Listen};
@@ -28,6 +29,7 @@ use crate::process::pid_file::PidFile;
 use crate::process::signals::stop_on_signal;
 use crate::process::stack::{self, Crawler, Stack, StopTimeout};
 use crate::services::crawler_flags::CrawlerFlags;
+use crate::services::crawler_http::CrawlerHttpFlags;
 use crate::services::server_flags::broker_config;
 use crate::services::{contact, sinks};
 use crate::terminal::failure::Failure;
@@ -138,6 +140,9 @@ pub(crate) struct CrawlArgs {
     crawler: CrawlerFlags,
 
     #[command(flatten)]
+    http: CrawlerHttpFlags,
+
+    #[command(flatten)]
     feeds: FeedsFlag,
 
     /// Long names of the flags that were typed.
@@ -210,6 +215,10 @@ async fn run_worker(args: CrawlArgs) -> Result<(), Failure> {
     let mut printer = PagePrinter::new(args.quiet, args.crawler.outgoing.lack_contact(), &crawling);
     printer
         .line(&format!("fetching for {broker}, storing in {}", sinks::describe_sinks(&crawling)));
+    let http = args.http.start(&crawling.figures)?;
+    if let Some(http) = &http {
+        printer.line(&http_line(http.address, false));
+    }
     let mut crawler = Crawler::start(crawling);
     let result = tokio::select! {
         result = up::print_pages(&mut crawler, &mut printer, &stop) => result,
@@ -235,6 +244,7 @@ async fn run_on_broker(
     );
     reject_flags(args, &["delay"], &reason)?;
     let mut names = CrawlerFlags::names();
+    names.push("crawler-http".to_owned());
     names.retain(|name| name != "render");
     reject_flags(args, &names, &reason)?;
     let rule = args.crawler.browser.render.clone();
@@ -302,6 +312,10 @@ async fn run_embedded(
     }
     if args.crawler.outgoing.lack_contact() && !request.seeds.iter().all(contact::is_local) {
         screen.console.note(contact::WARNING);
+    }
+    let http = args.http.start(&crawling.figures)?;
+    if let Some(http) = &http {
+        screen.console.note(&http_line(http.address, false));
     }
     let crawler = Crawler::start(crawling);
     let mut node = Stack { broker, crawler };

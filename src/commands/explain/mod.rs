@@ -124,8 +124,8 @@ fn object(line: &str) -> Value {
     object
 }
 
-/// One line about the newest stored result, or an object. None for a host, without pages.db, and when the data
-/// directory belongs to another broker than the one that answered.
+/// One line about the newest stored result, or an object. None for a host, without pages.db, and
+/// when the data directory belongs to another broker than the one that answered.
 fn stored(args: &ExplainArgs) -> Result<Option<String>, Failure> {
     let data = &args.data.data;
     let pages = data.join("pages.db");

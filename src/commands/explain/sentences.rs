@@ -128,6 +128,9 @@ impl<'a> Explained<'a> {
             WaitReason::Free => return "is free".to_owned(),
             WaitReason::Retry => "its last attempt failed".to_owned(),
             WaitReason::Later => "it is not due yet".to_owned(),
+            WaitReason::Rule => {
+                format!("the rule {} of group {group} holds it", self.shown("rule"))
+            }
             WaitReason::GroupPaused => format!("group {group} is paused"),
             WaitReason::JobPaused => "its job is paused".to_owned(),
             WaitReason::JobHeld => "its job has hold=yes, and begins when it is closed".to_owned(),

@@ -21,7 +21,7 @@ Examples:
 
 BECAUSE is what the next page of a host waits for: its request in flight, a rest and its end, a job, a
 worker. LEFT is the least time until the last page of a host is requested, with the delay between two
-requests. Of more than 200,000 hosts, only so many are compared.";
+requests. At most 200,000 hosts are compared.";
 
 /// The longest key in a table, in characters.
 const KEY_CHARS_MAX: usize = 200;

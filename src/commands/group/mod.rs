@@ -175,7 +175,7 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
         Group::Members(args) => members::run(&args).await,
         Group::Drain(args) => members::drain(GroupAction::Drain, &args).await,
         Group::Undrain(args) => members::drain(GroupAction::Undrain, &args).await,
-        Group::Repair(args) => repair::run(&args),
+        Group::Repair(args) => repair::run(&args).await,
     }
 }
 
@@ -231,7 +231,11 @@ async fn drop_entries(action: GroupAction<'_>, args: &DropArgs) -> Result<(), Fa
     let question = async {
         let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
         let answer = broker.request(&command(GroupAction::Show, group, Vec::new())).await?;
-        let entries = waiting_entries(&GroupStatus::parse(&answer.ok));
+        let entries = if DamagedGroupStatus::parse(&answer.ok).damaged {
+            "entries that cannot be read".to_owned()
+        } else {
+            waiting_entries(&GroupStatus::parse(&answer.ok))
+        };
         Ok(match action {
             GroupAction::Purge => format!("drop {entries} of group {group}?"),
             _ => format!("delete group {group} with {entries}?"),

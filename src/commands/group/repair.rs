@@ -6,6 +6,7 @@ use clap::Args;
 use tidings_broker::RepairError;
 use tidings_protocol::GroupName;
 
+use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural};
 
@@ -13,12 +14,13 @@ const EXAMPLES: &str = "\
 Examples:
   tidings verify --data tidings-data                  which group is damaged, and where
   tidings group repair thumbs --data tidings-data     restore it up to the damage
-  tidings group repair thumbs --data tidings-data --set-aside
+  tidings group repair thumbs --data tidings-data --set-aside --yes
 
 The group is restored to its state before the first unreadable record. Everything later is lost:
 tasks answered after that are released again, jobs opened after that are gone, and events read after
 that are read again if the topic still has them. With --set-aside nothing is restored: the default
-group begins empty, and any other group must be created again with `tidings group create`.
+group begins empty, and any other group must be created again with `tidings group create`. A
+terminal asks first.
 
 The damaged log is moved to set-aside/ in the data directory. Nothing is deleted.
 
@@ -38,11 +40,18 @@ pub(crate) struct RepairArgs {
     /// Move the damaged log away and restore nothing
     #[arg(long)]
     set_aside: bool,
+
+    #[command(flatten)]
+    yes: YesFlag,
 }
 
 /// Repairs the group and prints what was lost.
-pub(super) fn run(args: &RepairArgs) -> Result<(), Failure> {
+pub(super) async fn run(args: &RepairArgs) -> Result<(), Failure> {
     let group = &args.group;
+    if args.set_aside {
+        let question = format!("set the log of group {group} aside, and restore nothing of it?");
+        args.yes.confirm(async { Ok(question) }).await?;
+    }
     let repaired = tidings_broker::repair(&args.data, group, args.set_aside).map_err(|error| {
         Failure::failed(match error {
             RepairError::Start(error) => format!("{error}; stop the broker first"),

@@ -50,7 +50,12 @@ pub(super) fn page(definition: &Command) -> String {
             }
         };
         roff.control("TP", []);
-        roff.text([bold(key.as_str()), roman(" = "), italic(value)]);
+        // A flag for tables is hidden on the command line.
+        roff.text(if arg.is_hide_set() {
+            vec![bold(format!("[[{key}]]"))]
+        } else {
+            vec![bold(key.as_str()), roman(" = "), italic(value)]
+        });
         text::paragraphs(&mut roff, help, "IP");
         let shown = commands[..commands.len().min(COMMANDS_MAX)].join(", ");
         let more = commands.len().saturating_sub(COMMANDS_MAX);
@@ -70,7 +75,7 @@ type Keys<'a> = BTreeMap<(String, String), (&'a Arg, Vec<String>)>;
 fn collect<'a>(command: &'a Command, names: &mut Vec<&'a str>, keys: &mut Keys<'a>) {
     // Without a subcommand, `tidings` has the flags of `up`.
     let is_own = |arg: &&Arg| arg.is_global_set() || !names.is_empty();
-    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()).filter(is_own) {
+    for arg in command.get_arguments().filter(is_own) {
         let Some(key) = arg.get_long().filter(|key| is_key(arg, key)) else { continue };
         let help = arg.get_long_help().or_else(|| arg.get_help());
         let help = help.map(ToString::to_string).unwrap_or_default();
@@ -81,5 +86,29 @@ fn collect<'a>(command: &'a Command, names: &mut Vec<&'a str>, keys: &mut Keys<'
         names.push(subcommand.get_name());
         collect(subcommand, names, keys);
         names.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli;
+
+    #[test]
+    fn each_key_of_the_file_is_on_the_page() {
+        fn check(command: &Command, page: &str) -> usize {
+            let mut tables = 0;
+            for arg in command.get_arguments() {
+                let Some(key) = arg.get_long().filter(|key| is_key(arg, key)) else { continue };
+                let key = key.replace('-', "\\-");
+                let table = page.contains(&format!("\n\\fB[[{key}]]\\fR\n"));
+                assert!(table || page.contains(&format!("\n\\fB{key}\\fR = ")), "no {key}");
+                tables += usize::from(table);
+            }
+            let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+            tables + shown.map(|command| check(command, page)).sum::<usize>()
+        }
+        let definition = cli::definition();
+        assert!(check(&definition, &page(&definition)) >= 3, "push, hook and feed are tables");
     }
 }

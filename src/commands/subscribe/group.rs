@@ -63,7 +63,8 @@ pub(super) async fn run(
     let (connector, connected) =
         connection::open(&broker, &connection::worker_name("tidings-sub")).await?;
     let topic = args.topic.clone();
-    let setup = GroupSetup { group: group.clone(), topic, key: "none", settings: &[] };
+    let setup =
+        GroupSetup { group: group.clone(), topic, key: "none", is_exclusive: false, settings: &[] };
     setup.ensure(&connected.client).await.map_err(|error| match error {
         ClientError::TopicMissing { .. } => Failure::failed(error.to_string()),
         error => broker_failure(&broker, &error),

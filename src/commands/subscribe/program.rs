@@ -73,7 +73,8 @@ impl Program {
     }
 
     fn command(&self, payload: &str, about: &[(&str, &str)]) -> Command {
-        let target = Payload::parse(payload).target();
+        let read = Payload::parse(payload);
+        let target = read.target();
         let path = target.filter(|target| target.starts_with('/')).map(path);
         // A path or a URL does not begin with a dash, so `would_be_option` concerns only other
         // payloads.
@@ -92,6 +93,7 @@ impl Program {
         command.env("EVENT_PAYLOAD", payload);
         command.envs(target.map(|target| ("EVENT_URL", target)));
         command.envs(path.as_ref().map(|path| ("EVENT_PATH", path)));
+        command.envs(read.traceparent().map(|value| ("TRACEPARENT", value)));
         command.envs(about.iter().copied());
         command
     }
@@ -107,8 +109,15 @@ impl Program {
 }
 
 /// Variables that are not always set and must not be inherited.
-const EVENT_VARIABLES: [&str; 6] =
-    ["EVENT_URL", "EVENT_PATH", "EVENT_TOPIC", "EVENT_SEQ", "EVENT_GROUP", "EVENT_TASK"];
+const EVENT_VARIABLES: [&str; 7] = [
+    "EVENT_URL",
+    "EVENT_PATH",
+    "EVENT_TOPIC",
+    "EVENT_SEQ",
+    "EVENT_GROUP",
+    "EVENT_TASK",
+    "TRACEPARENT",
+];
 
 /// The path in the encoding of the file system. A path with a NUL cannot be passed, so it stays
 /// encoded.

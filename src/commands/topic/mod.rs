@@ -99,6 +99,9 @@ pub(crate) struct ForgetArgs {
     cursor: CursorName,
 
     #[command(flatten)]
+    yes: YesFlag,
+
+    #[command(flatten)]
     broker: BrokerFlag,
 }
 
@@ -121,6 +124,11 @@ pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
         }
         Topic::Verify(args) => verify::run(&args).await,
         Topic::Forget(args) => {
+            let question = format!(
+                "forget cursor {} of topic {}, and how far it has read?",
+                args.cursor, args.topic
+            );
+            args.yes.confirm(async { Ok(question) }).await?;
             let broker = BrokerClient::connect(&args.broker, NAME).await?;
             let settings = vec![("cursor", args.cursor.as_str())];
             broker.request(&command(TopicAction::Forget, Some(&args.topic), settings)).await?;

@@ -54,6 +54,7 @@ pub use self::sqlite::{EarlierRecord, LastRecord};
 use self::sqlite::{LastRecordReader, Sqlite};
 use self::warc::Warc;
 use self::writer::SinkWriter;
+use crate::figures::CrawlerFigures;
 use crate::program::Programs;
 use crate::report::{KeepBodies, PageId, PageRecord};
 pub use crate::store_error::StoreError;
@@ -237,6 +238,8 @@ pub struct SinkContext<'a> {
     pub exec_variables: &'a [String],
     /// Whether databases keep the bodies of pages.
     pub bodies: bool,
+    /// Where the time of writes is counted.
+    pub figures: Arc<CrawlerFigures>,
 }
 
 impl Sinks {
@@ -256,7 +259,8 @@ impl Sinks {
         let mut closing = Vec::new();
         for sink in sinks {
             let sink = open.open_sink(sink, context)?;
-            let (writer, closed) = SinkWriter::start(sink, open.troubles.reporter())?;
+            let (writer, closed) =
+                SinkWriter::start(sink, open.troubles.reporter(), Arc::clone(&context.figures))?;
             open.writers.push(writer);
             closing.push(closed);
         }

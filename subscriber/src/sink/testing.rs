@@ -1,6 +1,7 @@
 //! Records and bodies for tests.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_browser::visit::{How, Kind, Opened, Rendered, RequestRecord, RequestResult};
@@ -45,6 +46,7 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
         pass: Some(2),
         depth: Some(3),
         item: None,
+        traceparent: None,
         source: None,
         changed: None,
         links: vec![link("http://site.example/\"x\"", false), link("http://a.example/", true)],
@@ -82,8 +84,13 @@ pub(super) fn rendering(spools: &Spools, data: &Path) -> Rendering {
     let hash = Some(blake3::hash(page.html.as_bytes()));
     let mut rendering = Rendering::new(Ok(page), hash, Duration::from_millis(1200), Vec::new());
     // The HTML is in a file, as for every program.
-    let context =
-        SinkContext { agent: "", extraction_mode: None, exec_variables: &[], bodies: false };
+    let context = SinkContext {
+        agent: "",
+        extraction_mode: None,
+        exec_variables: &[],
+        bodies: false,
+        figures: Arc::default(),
+    };
     let (sinks, _) = Sinks::open(&[SinkConfig::exec("true").unwrap()], &context).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(sinks.keep_rendering(&mut rendering, spools, data)).unwrap();

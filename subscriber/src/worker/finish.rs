@@ -86,6 +86,7 @@ pub(super) async fn finish(
         let back = return_task(crawler, task, (&record, was_requested), undone);
         return Box::pin(back).await;
     }
+    crawler.config.figures.count_page(&record.report);
     tokio::select! {
         // The receiver may be gone.
         _ = crawler.reports.send(record.report.clone()) => {}

@@ -279,7 +279,7 @@ fn worker(config: &CrawlerConfig) -> Worker {
 async fn crawl(crawler: &Arc<Crawler>, worker: &mut Worker) -> Result<(), CrawlError> {
     let mut is_logged = false;
     let trouble = crawler.sinks.trouble();
-    worker.set_credit(crawler.credit(trouble.as_ref()));
+    crawler.update_credit(worker, trouble.as_ref());
     let change = crawler.sinks.trouble_change(trouble.is_some());
     tokio::pin!(change);
     let mut tasks_left = crawler.config.max_tasks;
@@ -323,7 +323,7 @@ async fn crawl(crawler: &Arc<Crawler>, worker: &mut Worker) -> Result<(), CrawlE
                     return Err(CrawlError::OutputClosed);
                 }
                 // No tasks while a sink is in trouble.
-                worker.set_credit(crawler.credit(trouble.as_ref()));
+                crawler.update_credit(worker, trouble.as_ref());
                 change.set(crawler.sinks.trouble_change(trouble.is_some()));
             }
         }
@@ -386,11 +386,13 @@ async fn drain(crawler: &Arc<Crawler>, worker: &mut Worker) {
 }
 
 impl Crawler {
-    /// The number of tasks to ask for: 0 while a sink is in trouble, and never more than all.
-    fn credit(&self, trouble: Option<&StoreError>) -> u32 {
+    /// Sets the number of tasks to ask for: 0 while a sink is in trouble, and never more than all.
+    fn update_credit(&self, worker: &mut Worker, trouble: Option<&StoreError>) {
         let tasks_max = self.config.max_tasks.and_then(|tasks| u32::try_from(tasks).ok());
         let credit = self.config.credit.min(tasks_max.unwrap_or(u32::MAX));
-        if trouble.is_some() { 0 } else { credit }
+        let credit = if trouble.is_some() { 0 } else { credit };
+        self.config.figures.set_credit(credit, trouble.is_some());
+        worker.set_credit(credit);
     }
 
     /// Waits until the crawler has reached its limit of age.
@@ -418,12 +420,14 @@ impl Crawler {
                 }
             }
             WorkerEvent::Joined { since } => {
+                self.config.figures.set_connected(true);
                 tracing::info!("joined group {} at {broker}", self.config.group);
                 *self.since.lock() = since;
                 *is_loss_logged = false;
             }
             WorkerEvent::Notice(refusal) => tracing::warn!("the broker reports: {refusal}"),
             WorkerEvent::Lost(error) => {
+                self.config.figures.set_connected(false);
                 if !std::mem::replace(is_loss_logged, true) {
                     let running = self.running.lock().len();
                     tracing::warn!("{error}; reconnecting ({running} tasks are held meanwhile)");
@@ -480,6 +484,7 @@ impl Crawler {
             }
         });
         running.insert(entry, RunningTask { attempt, task, _alive: alive });
+        self.config.figures.set_held_tasks(running.len());
     }
 }
 
@@ -495,6 +500,7 @@ impl Drop for TaskEndGuard {
         let mut running = self.crawler.running.lock();
         if running.get(&self.entry).is_some_and(|running| running.attempt == self.attempt) {
             running.remove(&self.entry);
+            self.crawler.config.figures.set_held_tasks(running.len());
         }
     }
 }

@@ -98,6 +98,7 @@ impl Task {
             pass: order.pass,
             depth: order.depth,
             item: order.item.clone(),
+            traceparent: order.traceparent.clone(),
             source: order.source.clone(),
             changed: None,
             redirect: fetched.location.filter(|_| outcome == PageOutcome::Redirect),

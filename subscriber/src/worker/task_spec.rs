@@ -27,6 +27,8 @@ pub(super) struct TaskSpec {
     pub(super) item: Option<Box<str>>,
     /// `source=` of that event.
     pub(super) source: Option<Box<str>>,
+    /// The trace context of that event.
+    pub(super) traceparent: Option<Box<str>>,
     /// The URL to request instead of the page.
     pub(super) again: Option<Box<str>>,
     /// This is the last attempt.
@@ -44,6 +46,7 @@ impl TaskSpec {
         let (mut job, mut pass, mut number, mut scope) = (None, None, None, None);
         let (mut depth, mut again, mut last, mut render) = (None, None, None, None);
         let (mut item, mut source) = (None, None);
+        let traceparent = payload.traceparent().map(Box::from);
         for (key, value) in payload.attributes() {
             let place = match key {
                 "job" => &mut job,
@@ -72,6 +75,7 @@ impl TaskSpec {
             scoped_pass: key.map(|pass| ScopedPass { pass, scope }),
             depth: count(depth),
             item: announced(item),
+            traceparent,
             source: announced(source),
             again: again.map(Box::from),
             is_last: last == Some("yes"),

@@ -205,7 +205,7 @@ fn a_callback_that_is_always_rejected_becomes_a_dead_letter() {
     complete_job(&server, "docs", &receiver.url("500,302,204", "docs"));
     let letter = dead_letter(&server);
     let elsewhere = format!(
-        "HTTP_status_302:_a_redirect_to_http://127.0.0.1:{}/204/elsewhere,_which_is_not_followed",
+        "HTTP_status_302:_a_redirect_to_http://127.0.0.1:{},_which_is_not_followed",
         receiver.port
     );
     assert_eq!((&letter["reason"], &letter["last"]), (&json!("max-attempts"), &json!(elsewhere)));

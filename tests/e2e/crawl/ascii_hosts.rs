@@ -2,11 +2,10 @@
 //! the crawler resolves their names, with its own /etc/hosts.
 
 use std::fs;
-use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::namespace::unshare_flags;
+use crate::support::namespace::with_hosts_file;
 use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
 use crate::support::page_database;
 use crate::support::process::{Process, tidings_command};
@@ -47,17 +46,7 @@ fn a_site_whose_ascii_host_idna_rejects_is_crawled() {
     let seeds = HOSTS.map(|host| format!("http://{}:{port}/", host.to_ascii_uppercase()));
     let arguments = ["crawl", "--allow-private", "--cookies", "--quiet", &seeds[0], &seeds[1]];
     let crawl = tidings_command(folder.path(), arguments);
-    let mut inside = Command::new("unshare");
-    let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
-    inside.args([unshare_flags(), "sh", "-c", script, "sh"]).arg(&hosts);
-    inside.arg(crawl.get_program()).args(crawl.get_args()).current_dir(folder.path());
-    for (name, value) in crawl.get_envs() {
-        match value {
-            Some(value) => inside.env(name, value),
-            None => inside.env_remove(name),
-        };
-    }
-    Process::start(&mut inside).finish().expect_code(0);
+    Process::start(&mut with_hosts_file(&crawl, &hosts)).finish().expect_code(0);
 
     let requests = origin.request_log();
     for host in HOSTS {

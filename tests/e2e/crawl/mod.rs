@@ -6,6 +6,7 @@ mod charsets;
 mod conditional_requests;
 mod export;
 mod feeds;
+mod host_rules;
 mod hostile_servers;
 mod keep_alive;
 mod outputs;

@@ -81,7 +81,7 @@ fn find_documents(folder: &Path, documents: &mut Vec<PathBuf>) {
     }
 }
 
-fn check_link(document: &Path, link: &str) -> Result<(), &'static str> {
+pub(crate) fn check_link(document: &Path, link: &str) -> Result<(), &'static str> {
     if ["https://", "http://", "mailto:"].iter().any(|scheme| link.starts_with(scheme)) {
         return Ok(());
     }

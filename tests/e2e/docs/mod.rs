@@ -4,6 +4,6 @@ mod citations;
 mod connections;
 mod examples;
 mod internet;
-mod links;
+pub(crate) mod links;
 mod modules;
 pub(crate) mod pages;

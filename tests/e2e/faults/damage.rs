@@ -15,6 +15,7 @@ use crate::support::line_connection::{LineConnection, value};
 use crate::support::origin::{Origin, Site};
 use crate::support::page_database;
 use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
+use crate::support::terminal::start_on_terminal;
 use crate::support::wait::wait_until;
 
 const TASKS: usize = 20;
@@ -144,6 +145,11 @@ fn a_damaged_group_refuses_work_and_everything_else_is_served() {
         shown.contains("\nproblem records ") && shown.contains("\nremedy stop the "),
         "{shown}"
     );
+    let mut delete = start_on_terminal(&server, &["group", "delete", "thumbs"]);
+    delete.write("n\n");
+    let asked = delete.finish().expect_code(1).stdout().join("\n");
+    let question = "delete group thumbs with entries that cannot be read? [y/N] ";
+    assert!(asked.contains(question), "{asked}");
     let shown = &run_json_at(&server, &["group", "show", "thumbs"])[0];
     assert!(shown["damaged"] == "yes" && shown["problem"].is_string(), "{shown}");
 
@@ -196,6 +202,9 @@ fn a_damaged_group_is_reported_repaired_and_serves_its_tasks_again() {
 fn a_damaged_group_that_is_set_aside_can_be_created_again() {
     let (folder, _) = damaged_folder();
     let set_aside = [&REPAIR[..], &["--set-aside"]].concat();
+    let refused = run_tidings(folder.path(), &set_aside).expect_code(2).stderr();
+    assert!(refused.contains("confirm it with --yes"), "{refused}");
+    let set_aside = [&set_aside[..], &["--yes"]].concat();
     let output = run_tidings(folder.path(), &set_aside).expect_code(0).stdout();
     assert_eq!(output[0], "thumbs: nothing was restored");
     run_read_only(folder.path(), &VERIFY, 0);

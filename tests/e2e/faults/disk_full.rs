@@ -212,7 +212,8 @@ fn a_group_works_while_topics_are_full_and_resumes_after_a_full_disk() {
     // The log's file may have preallocated space.
     let mut jobs = 0..;
     wait_until("a full group", || {
-        let some: Vec<_> = jobs.by_ref().take(500).map(|n| format!("JOB open job-{n}\n")).collect();
+        let some: Vec<_> =
+            jobs.by_ref().take(2000).map(|n| format!("JOB open job-{n}\n")).collect();
         // Commands that the group decided before the disk was full are answered when there is
         // space.
         LineConnection::connect_client(server.address).send(some.concat());

@@ -1,6 +1,7 @@
 //! Kills, failing disks, damaged files and changes of the clock.
 
 mod bit_flips;
+mod blocks;
 mod clock;
 pub(crate) mod damage;
 mod disk_full;

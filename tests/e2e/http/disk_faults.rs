@@ -88,7 +88,8 @@ pub(crate) fn expect_on_group_routes(http: &HttpClient, description: &Value, sta
             path if path.ends_with("drain") => "?member=x",
             _ => "",
         };
-        let filled = path.replace("{group}", "crawlers").replace("{job}", "j") + query;
+        let filled = path.replace("{group}", "crawlers").replace("{job}", "j");
+        let filled = filled.replace("{key}", "a.example") + query;
         for (method, operation) in methods.as_object().unwrap() {
             // A damaged group can be shown.
             if (status, method.as_str(), path.as_str()) == (409, "get", "/groups/{group}") {
@@ -97,6 +98,7 @@ pub(crate) fn expect_on_group_routes(http: &HttpClient, description: &Value, sta
             assert!(!operation["responses"][status.to_string()].is_null(), "{method} {path}");
             let body = match path.as_str() {
                 "/jobs" => r#"{"job":"another"}"#,
+                "/groups/{group}/rules/{key}" => r#"{"block":true}"#,
                 "/jobs/{job}" => r#"{"max-pages":1}"#,
                 "/jobs/{job}/urls" => r#"{"urls":["http://a.example/"]}"#,
                 _ => "{}",

@@ -4,4 +4,7 @@ mod browser;
 pub(crate) mod disk_faults;
 pub(crate) mod openapi;
 mod requests;
+mod rules;
+mod schemathesis;
+mod traces;
 mod webhooks;

@@ -127,9 +127,9 @@ fn cursors_are_listed_and_forgotten() {
     let text = run_topic(&server, &["show", "t"]).expect_code(0).stdout();
     assert!(text.iter().any(|line| line.starts_with("indexer ")), "{text:#?}");
 
-    run_topic(&server, &["forget", "t", "indexer"]).expect_code(1);
+    run_topic(&server, &["forget", "t", "indexer", "--yes"]).expect_code(1);
     assert_eq!(client.request("UNSUB t"), "+OK");
-    run_topic(&server, &["forget", "t", "indexer"]).expect_code(0);
+    run_topic(&server, &["forget", "t", "indexer", "--yes"]).expect_code(0);
     assert_eq!(run_topic_json(&server, &["show", "t"], 0)[0]["cursors"], json!([]));
 }
 

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use crate::docs::pages::help_texts;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server, run_tidings, tidings_command};
+use crate::support::scripted_broker::{ScriptedConnection, start_scripted_broker};
 
 const SHELLS: [&str; 5] = ["bash", "zsh", "fish", "elvish", "powershell"];
 
@@ -185,4 +186,22 @@ fn names_cost_nothing_without_a_broker() {
     let output = names();
     assert!(output.stdout().is_empty() && output.stderr().is_empty(), "{output:?}");
     server.process.signal("CONT");
+}
+
+#[test]
+fn a_hostile_broker_completes_no_flag_and_no_flood() {
+    let (broker, _) = start_scripted_broker(|listener| {
+        let mut client = ScriptedConnection::accept(&listener);
+        client.next();
+        let names = (0..5_000).map(|number| format!("name-{number}"));
+        let names =
+            ["--yes", "-x", "$(id)", "..", "a;b"].map(str::to_owned).into_iter().chain(names);
+        let lines: Vec<_> = names.map(|name| format!("+ {name}")).collect();
+        client.send(&format!("{}\r\n+OK", lines.join("\r\n")));
+        client.next();
+    });
+    let folder = TempDir::new().unwrap();
+    let line = format!("tidings topic delete --broker {broker} ");
+    let names = run_tidings(folder.path(), &["complete-names", &line]).expect_code(0).stdout();
+    assert_eq!((names.len(), &*names[0]), (1_000, "name-0"));
 }

@@ -33,13 +33,16 @@ fn waiting(server: &Server) -> u64 {
 #[test]
 fn without_a_terminal_nothing_is_lost_unless_yes_is_given() {
     let server = start_server();
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 10] = [
         &["topic", "delete", "log"],
         &["group", "purge", "crawlers"],
         &["group", "delete", "crawlers"],
         &["job", "cancel", "docs"],
         &["job", "delete", "docs"],
         &["dead", "drop", "--all"],
+        &["dead", "drop", "--key", "a.example"],
+        &["dead", "drop", "--job", "docs"],
+        &["topic", "forget", "log", "reader"],
         &["token", "revoke", "alice"],
     ];
     for words in commands {
@@ -65,7 +68,7 @@ fn without_a_terminal_nothing_is_lost_unless_yes_is_given() {
 fn a_terminal_asks_with_the_number_and_only_yes_confirms() {
     let server = start_server();
     // The question, and what the command prints when it was confirmed.
-    let cases: [(&[&str], &str, &str); 6] = [
+    let cases: [(&[&str], &str, &str); 7] = [
         (
             &["job", "cancel", "docs"],
             "cancel job docs and drop 2 waiting URLs? [y/N] ",
@@ -82,6 +85,11 @@ fn a_terminal_asks_with_the_number_and_only_yes_confirms() {
             "purged crawlers",
         ),
         (&["dead", "drop", "--all"], "drop 0 dead letters of group crawlers? [y/N] ", "dropped 0"),
+        (
+            &["topic", "forget", "log", "reader"],
+            "forget cursor reader of topic log, and how far it has read? [y/N] ",
+            "tidings: ",
+        ),
         (&["topic", "delete", "log"], "delete topic log with 1 event? [y/N] ", "deleted log"),
         (
             &["group", "delete", "crawlers"],

@@ -53,8 +53,14 @@ fn a_flag_overrides_the_environment_the_context_and_the_file() {
     has(topics(home, &[], &[&config[..], &prod].concat()), "from-context");
     has(topics(home, &[("TIDINGS_CONTEXT", "prod")], &config), "from-context");
     let variables = [("TIDINGS_BROKER", variable.as_str())];
-    has(topics(home, &variables, &[&config[..], &prod].concat()), "from-variable");
-    has(topics(home, &variables, &["--context", "prod", "--broker", &flag]), "from-flag");
+    has(topics(home, &variables, &[&config[..], &prod].concat()), "from-context");
+    has(topics(home, &variables, &["--broker", &flag]), "from-flag");
+    let both = [variables[0], ("TIDINGS_CONTEXT", "prod")];
+    has(topics(home, &both, &config), "from-variable");
+    let two = ["topic", "ls", "--context", "prod", "--broker", &flag];
+    let two = run(home, &[], &two).expect_code(2).stderr();
+    let line = "tidings: --context and --broker both name a broker; type only one of them";
+    assert_eq!(two, line);
     run(home, &[], &["context", "use", "prod"]).expect_code(0);
     has(topics(home, &[], &config), "from-context");
     has(topics(home, &variables, &config), "from-variable");
@@ -71,13 +77,18 @@ fn a_flag_overrides_the_environment_the_context_and_the_file() {
     run(home, &[], &["config", "check", "up"]).expect_code(0);
 }
 
-#[test]
-fn the_token_of_the_current_context_goes_to_no_other_broker() {
+/// A broker that admits only the token of `op.token`, and the token.
+fn start_closed_broker() -> (Server, String) {
     let data = TempDir::new().unwrap();
     let words = ["token", "create", "op", "--allow", "all"];
     let token = run_tidings(data.path(), &words).expect_code(0).stdout().concat();
     fs::write(data.path().join("op.token"), &token).unwrap();
-    let closed = Server::start_in(data, &["broker"], |_| ());
+    (Server::start_in(data, &["broker"], |_| ()), token)
+}
+
+#[test]
+fn the_token_of_a_context_goes_to_no_other_broker() {
+    let (closed, _) = start_closed_broker();
     let folder = closed.folder.path();
     let broker = closed.address_text();
     let add = ["context", "add", "closed", "--broker", &broker, "--token-file", "op.token"];
@@ -89,9 +100,75 @@ fn the_token_of_the_current_context_goes_to_no_other_broker() {
     let mut command = tidings_command(elsewhere.path(), ["topic", "ls"]);
     command.env("XDG_CONFIG_HOME", folder);
     Process::start(&mut command).finish().expect_code(0);
-    // A command that names its broker does not send the token of the context there.
-    let refused = run(folder, &[], &["topic", "ls", "--broker", &broker]).expect_code(1).stderr();
+    // A command that names its broker does not send the token of the context there, however the
+    // context is named.
+    fs::write(folder.join("c.toml"), "context = 'closed'\n").unwrap();
+    let (flag, file) = (["--broker", &*broker], ["--config", "c.toml"]);
+    let (named, variable) = (("TIDINGS_CONTEXT", "closed"), ("TIDINGS_BROKER", &*broker));
+    for (variables, flags) in [
+        (&[][..], &flag[..]),
+        (&[named], &flag),
+        (&[], &[flag, file].concat()),
+        (&[variable], &[]),
+        (&[variable, named], &[]),
+        (&[variable], &file),
+    ] {
+        let words = [&["topic", "ls"], flags].concat();
+        let refused = run(folder, variables, &words).expect_code(1).stderr();
+        assert!(refused.contains("--token-file"), "{variables:?} {flags:?}: {refused}");
+    }
+    // A typed context is used as a whole.
+    let variables = [("TIDINGS_BROKER", "127.0.0.1:1"), ("TIDINGS_TOKEN_FILE", "none.token")];
+    run(folder, &variables, &["topic", "ls", "--context", "closed"]).expect_code(0);
+}
+
+#[test]
+fn the_token_of_a_file_does_not_go_to_the_broker_of_a_context() {
+    let (closed, token) = start_closed_broker();
+    let folder = closed.folder.path();
+    let broker = closed.address_text();
+    run(folder, &[], &["context", "add", "bare", "--broker", &broker]).expect_code(0);
+    fs::write(folder.join("c.toml"), "broker = '127.0.0.1:1'\ntoken-file = 'op.token'\n").unwrap();
+    let words = ["topic", "ls", "--config", "c.toml", "--context", "bare"];
+    let refused = run(folder, &[], &words).expect_code(1).stderr();
     assert!(refused.contains("--token-file"), "{refused}");
+    run(folder, &[("TIDINGS_TOKEN", &token)], &words).expect_code(0);
+    let named = [("TIDINGS_CONTEXT", "bare")];
+    let words = ["config", "show", "topic", "ls", "--config", "c.toml"];
+    let shown = run(folder, &named, &words).expect_code(0).stdout().join("\n");
+    assert!(shown.contains("broker = ") && !shown.contains("op.token"), "{shown}");
+}
+
+#[test]
+fn a_token_in_the_environment_overrides_the_file_of_a_context() {
+    let (closed, token) = start_closed_broker();
+    let folder = closed.folder.path();
+    let broker = closed.address_text();
+    fs::write(folder.join("old.token"), "old").unwrap();
+    let add = ["context", "add", "closed", "--broker", &broker, "--token-file", "old.token"];
+    run(folder, &[], &add).expect_code(0);
+    fs::write(folder.join("c.toml"), format!("broker = '{broker}'\ntoken-file = 'old.token'\n"))
+        .unwrap();
+    for flags in [["--context", "closed"], ["--config", "c.toml"]] {
+        let words = [&["topic", "ls"][..], &flags].concat();
+        run(folder, &[], &words).expect_code(1);
+        run(folder, &[("TIDINGS_TOKEN", &token)], &words).expect_code(0);
+        // A flag overrides both.
+        let words = [&words[..], &["--token-file", "op.token"]].concat();
+        run(folder, &[("TIDINGS_TOKEN", "old")], &words).expect_code(0);
+    }
+}
+
+#[test]
+fn a_context_has_only_what_was_typed() {
+    let home = TempDir::new().unwrap();
+    let home = home.path();
+    fs::write(home.join("c.toml"), "ca = 'ca.pem'\n").unwrap();
+    let variables = [("TIDINGS_TOKEN_FILE", "op.token"), ("TIDINGS_TLS", "true")];
+    let add = ["context", "add", "prod", "--broker", "broker.example", "--config", "c.toml"];
+    run(home, &variables, &add).expect_code(0);
+    let shown = run(home, &[], &["context", "show", "prod"]).expect_code(0).stdout();
+    assert_eq!(shown, ["prod", "  broker = broker.example:12345"]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod confirmations;
 mod contexts;
 mod first_use;
 mod manual_pages;
+mod metrics;
 mod never_file;
 mod operator;
 mod reload;

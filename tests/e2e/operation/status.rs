@@ -1,13 +1,17 @@
 //! `tidings status` and `tidings health`: whether all is well.
 
 use std::net::TcpListener;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::queue::groups::wait_for_waiting_entries;
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Server, run_at, run_json_at, run_tidings};
+use crate::support::scripted_broker::{ScriptedConnection, start_scripted_broker};
 
 #[test]
 fn status_says_what_is_not_well() {
@@ -77,4 +81,23 @@ fn a_broker_that_does_not_answer_is_unhealthy() {
     let status = run_tidings(folder, &words).expect_code(1).stdout().concat();
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["well"], json!(false));
+}
+
+#[test]
+fn status_has_one_time_limit_for_all_answers() {
+    // It answers one group after the other, each of them late.
+    let (broker, _) = start_scripted_broker(|listener| {
+        let mut client = ScriptedConnection::accept(&listener);
+        client.next();
+        (0..60).for_each(|number| client.send(&format!("+ group g{number}")));
+        client.send("+OK");
+        while client.next().is_some() {
+            thread::sleep(Duration::from_millis(200));
+            client.send("+OK g members=1");
+        }
+    });
+    let folder = TempDir::new().unwrap();
+    let status = run_tidings(folder.path(), &["status", "--broker", &broker]).expect_code(1);
+    let line = format!("tidings: {broker}: no answer within 5 s");
+    assert_eq!((status.stderr(), status.stdout()), (line, Vec::new()));
 }

@@ -108,7 +108,7 @@ fn help_and_version_exit_with_code_0() {
 #[test]
 fn list_is_an_alias_of_ls() {
     let folder = TempDir::new().unwrap();
-    for subcommand in ["topic", "group", "job", "dead"] {
+    for subcommand in ["topic", "group", "job", "dead", "host"] {
         let [short, long] = ["ls", "list"]
             .map(|action| run_tidings(folder.path(), &[subcommand, action, "--help"]));
         assert_eq!((long.code, long.stdout()), (Some(0), short.stdout()), "{subcommand}");

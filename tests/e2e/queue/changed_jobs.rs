@@ -104,7 +104,7 @@ fn wrong_changes_are_rejected_and_change_nothing() {
     }
     assert!(client.request("JOB set other max-pages=1").starts_with("-ERR unknown "));
     assert_eq!(shown(&server)["exclude"], Value::Null);
-    run_at(&server, &["job", "cancel", "site"]).expect_code(0);
+    run_at(&server, &["job", "cancel", "site", "--yes"]).expect_code(0);
     for dry in ["", " dry=yes"] {
         let answer = client.request(&format!("JOB set site max-pages=1{dry}"));
         assert!(answer.starts_with("-ERR conflict "), "{answer}");

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::queue::groups::wait_for_waiting_entries;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
+use crate::support::terminal::start_on_terminal;
 use crate::support::wait::wait_until;
 
 /// A broker; its group has no delay and gives up after one failure.
@@ -133,6 +134,10 @@ fn dead_letters_are_retried_or_dropped() {
     let (first, second) = (first["entry"].to_string(), second["entry"].to_string());
     let dropped = run_at(&server, &["dead", "drop", &first, &second]).expect_code(0);
     assert_eq!(dropped.stdout(), ["dropped 2"]);
+    let mut drop = start_on_terminal(&server, &["dead", "drop", "--key", "a.example"]);
+    drop.write("n\n");
+    let asked = drop.finish().expect_code(1).stdout().join("\n");
+    assert!(asked.contains("drop 2 dead letters of group crawlers? [y/N] "), "{asked}");
     let retried = run_at(&server, &["dead", "retry", "--key", "a.example"]).expect_code(0);
     assert_eq!(retried.stdout(), ["retried 2"]);
     for _ in 0..2 {

@@ -56,7 +56,13 @@ impl HttpClient {
     /// A client for this server; waits until the server has printed its HTTP address.
     #[track_caller]
     pub(crate) fn new(server: &Server) -> Self {
-        let base_url = server.process.wait_for_line("HTTP address", |line| {
+        Self::at(&server.process)
+    }
+
+    /// The same for a process that is not a broker.
+    #[track_caller]
+    pub(crate) fn at(process: &Process) -> Self {
+        let base_url = process.wait_for_line("HTTP address", |line| {
             let (_, address) = line.split_once("HTTP at ")?;
             Some(address.trim_end_matches('/').to_owned())
         });

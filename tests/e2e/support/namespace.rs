@@ -1,5 +1,6 @@
 //! Mount namespaces: a view of the file system that only some processes have.
 
+use std::path::Path;
 use std::process::Command;
 
 /// The flags with which `unshare` creates a mount namespace on this machine.
@@ -13,4 +14,23 @@ pub(crate) fn unshare_flags() -> &'static str {
     };
     let flags = ["-Urm", "-m"].into_iter().find(allowed);
     flags.expect("cannot create a mount namespace; allow user namespaces or run as root")
+}
+
+/// The command, with a file in place of `/etc/hosts`. Its process is the one that is started.
+#[track_caller]
+pub(crate) fn with_hosts_file(command: &Command, file: &Path) -> Command {
+    let mut inside = Command::new("unshare");
+    let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
+    inside.args([unshare_flags(), "sh", "-c", script, "sh"]).arg(file);
+    inside.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => inside.env(name, value),
+            None => inside.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        inside.current_dir(folder);
+    }
+    inside
 }

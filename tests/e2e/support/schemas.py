@@ -30,12 +30,16 @@ def problems(document, validators, exchange):
         return []
     if contents is None:
         return ["a body without a description"] if exchange["body"] else []
-    if exchange["kind"] not in contents:
+    # A type may be described with or without its parameters.
+    kind = exchange["kind"]
+    if kind not in contents:
+        kind = (kind or "").split(";")[0]
+    if kind not in contents:
         return [f"the type {exchange['kind']}"]
-    if exchange["kind"] != "application/json":
+    if kind != "application/json":
         return []
     # References point to the components, so each schema includes them.
-    schema = {"allOf": [contents[exchange["kind"]]["schema"]], "components": document["components"]}
+    schema = {"allOf": [contents[kind]["schema"]], "components": document["components"]}
     key = json.dumps(schema["allOf"])
     if key not in validators:
         validators[key] = jsonschema_rs.Draft202012Validator(schema)

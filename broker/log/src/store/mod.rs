@@ -14,6 +14,7 @@ use tidings_protocol::{GroupName, Seq, TopicName};
 pub use self::replacement::AfterStep;
 pub use self::scratch_file::ScratchFile;
 pub use self::segment_store::{CheckedLog, SegmentStore, StoredNames};
+use crate::disk::DiskSpace;
 use crate::journal::{Journal, JournalContents};
 use crate::segments::Recovered;
 use crate::topic_log::TopicLog;
@@ -49,6 +50,9 @@ pub struct LogPlan {
 pub trait Store: Debug + Send + Sync {
     /// The name of the place for operators, such as the path of a data directory.
     fn place(&self) -> String;
+
+    /// Space of the disk. Blocks.
+    fn space(&self) -> io::Result<DiskSpace>;
 
     /// The topics that have a log, in no order. Logs what else it finds and ignores.
     fn topics(&self) -> io::Result<Vec<TopicName>>;

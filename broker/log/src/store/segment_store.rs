@@ -24,7 +24,7 @@ use super::foreign_files::{DirectoryOwner, directory_owner};
 use super::replacement::{is_copy, replaced_group};
 use super::{LogId, LogPlan, ScratchFile, Store};
 use crate::clean_stop::{CATALOG, CleanStop, StopRecord};
-use crate::disk::{Disk, ReadOnlyDisk};
+use crate::disk::{Disk, DiskSpace, ReadOnlyDisk};
 use crate::journal::{Journal, JournalContents, JournalFile, check_journal};
 use crate::segments::{Recovered, SegmentLog, SegmentOptions};
 use crate::topic_log::{CheckedFile, TopicLog};
@@ -203,6 +203,10 @@ impl SegmentStore {
 impl Store for SegmentStore {
     fn place(&self) -> String {
         self.dir.display().to_string()
+    }
+
+    fn space(&self) -> io::Result<DiskSpace> {
+        self.disk.space(&self.dir)
     }
 
     fn topics(&self) -> io::Result<Vec<TopicName>> {

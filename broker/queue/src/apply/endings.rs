@@ -9,6 +9,7 @@ use crate::entry::{Admission, EndReason, Entry, EntryId, EntryState, JobNumber, 
 use crate::finished::{FinishedTask, TaskEnd};
 use crate::frontier::ActiveEntry;
 use crate::frontier::entry_text::DormantRef;
+use crate::frontier::keys::KeyId;
 use crate::frontier::lane::Lane;
 use crate::jobs::{EntryChange, Job};
 use crate::leases::LeaseEnd;
@@ -142,6 +143,35 @@ impl Group {
                 self.drop_dormant(dormant, end);
             }
             self.refresh(key, now);
+        }
+    }
+
+    /// The rules of these keys have changed. Ends what waits for those that are blocked now. The
+    /// decision does not say what that is: which entries are dormant depends on where the replay
+    /// began.
+    pub(crate) fn apply_rules_of(&mut self, keys: &[KeyId], now: Moment) {
+        let queues = self.frontier.keys();
+        let blocked = keys.iter().copied().filter(|key| queues[*key].is_blocked());
+        let blocked: Vec<KeyId> = blocked.collect();
+        let ending = blocked.iter().map(|key| queues[*key].dormant().len()).sum();
+        self.abandon_snapshot_if_many(ending);
+        for key in &blocked {
+            while let Some(dormant) =
+                self.frontier.dormant().any_of_key(&self.frontier.keys()[*key])
+            {
+                self.drop_dormant(dormant, EndReason::Blocked);
+            }
+        }
+        if !blocked.is_empty() {
+            for id in self.frontier.active_ids() {
+                let is_held = self.frontier.get(id).entry.lease().is_some();
+                if !is_held && self.frontier.is_blocked(id) {
+                    self.drop_entry(id, EndReason::Blocked, now);
+                }
+            }
+        }
+        for key in keys {
+            self.refresh(*key, now);
         }
     }
 

@@ -101,6 +101,14 @@ impl Group {
             Decision::MemberDrained { member, drained } => {
                 self.leases.set_drained(*member, *drained, now);
             }
+            Decision::RuleSet(rule) => {
+                let keys = self.frontier.set_rule(rule);
+                self.apply_rules_of(&keys, now);
+            }
+            Decision::RuleRemoved { name, below } => {
+                let keys = self.frontier.remove_rule(name, *below);
+                self.apply_rules_of(&keys, now);
+            }
             Decision::Purged => self.purge_all(now),
             Decision::JobCleared { number, key, end } => {
                 self.clear_job(*number, key.as_deref(), *end, now);
@@ -228,6 +236,7 @@ impl Group {
         if !elapsed_unknown {
             return;
         }
+        self.frontier.note_reboot(now);
         let until = now + self.config.lease_ms;
         if !mutants::is(Mutant::NoLeaseAfterReboot) {
             let Self { frontier, leases, .. } = self;

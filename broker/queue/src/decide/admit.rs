@@ -212,7 +212,8 @@ impl Group {
                 }
             }
         }
-        if parsed.url.as_ref().is_some_and(|(url, _)| self.never_list.covers(url)) {
+        let is_never = parsed.url.as_ref().is_some_and(|(url, _)| self.never_list.covers(url));
+        if is_never || self.blocks(&request.key) {
             return Err("blocked");
         }
         // An event for a job of another group only counts here as one without a job.
@@ -474,10 +475,7 @@ impl Group {
         let Ok(url) = CanonicalUrl::parse(&link.url) else {
             return LinkVerdict::Refused;
         };
-        if self.never_list.covers(&url) {
-            return LinkVerdict::Refused;
-        }
-        let Some(key) = self.config.key_of_url(&url) else {
+        let Some(key) = self.config.key_of_url(&url).filter(|key| !self.blocks(key)) else {
             return LinkVerdict::Refused;
         };
         let (depth, hops) = if link.redirect {
@@ -509,6 +507,10 @@ impl Group {
             None if !link.redirect => return LinkVerdict::Refused,
             None if self.waiting_entry(url.url_key(), None).is_some() => return LinkVerdict::Known,
             None => {}
+        }
+        // Last, because a link may be compared with many patterns.
+        if self.never_list.covers(&url) {
+            return LinkVerdict::Refused;
         }
         let mut child = Admission {
             id: self.frontier.next_id(),

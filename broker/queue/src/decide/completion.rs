@@ -42,6 +42,15 @@ impl Group {
         }
     }
 
+    /// Does this for all jobs that are not done.
+    pub(crate) fn settle_unfinished_jobs(&mut self, now: Moment) {
+        let unfinished = self.jobs.iter().filter(|job| job.state != JobState::Done);
+        let numbers: Vec<JobNumber> = unfinished.map(|job| job.id.number).collect();
+        for number in numbers {
+            self.settle_job(number, now);
+        }
+    }
+
     /// Notes the heads of the feeding topics for a job that is on hold or has a count of zero.
     /// When the group has consumed everything below them, the hold ends, or the job is done if its
     /// count is still zero.

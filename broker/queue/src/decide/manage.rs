@@ -21,12 +21,13 @@ impl Group {
             || !self.frontier.keys().is_empty()
             || !self.dead_letters.is_empty()
             || !self.schedules.is_empty()
+            || self.frontier.rules().len() > 0
             || self.jobs.unfinished() > 0;
         if config.key != self.config.key && is_used {
             return Err(ProtocolError::new(
                 Code::Conflict,
-                "the key cannot change while the group has entries, dead letters, schedules, jobs that \
-                 are not done, or keys that rest",
+                "the key cannot change while the group has entries, dead letters, schedules, rules, \
+                 jobs that are not done, or keys that rest",
             ));
         }
         let ok = format!("{} {}", self.name, config.describe());

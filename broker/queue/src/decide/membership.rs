@@ -56,6 +56,7 @@ impl Group {
 
     pub(crate) fn disconnected(&mut self, conn: ConnId, now: Moment) {
         self.jobs.remove_waiters(conn);
+        self.rule_waiters.retain(|waiter| waiter.requester.conn != conn);
         self.reads.remove_waits(conn);
         if let Some(member) = self.leases.disconnect(conn, now) {
             self.resend_tasks(member, now);
@@ -175,8 +176,10 @@ impl Group {
             let (depth, number) = (admitted.depth, job.id.number);
             // Writing into a string cannot fail.
             let _ = write!(payload, " job={} pass={pass} depth={depth} number={number}", job.name);
-            if let Some(extent) = job.extent() {
-                let _ = write!(payload, " scope={extent}");
+            // Omitted while the scope has not grown and no rule has ended, as in most jobs.
+            let (extent, lifted) = (job.extent(), self.frontier.rules().history().lifted);
+            if extent.is_some() || lifted > 0 {
+                let _ = write!(payload, " scope={}", extent.unwrap_or(0) + lifted);
             }
         }
         if admitted.redirect {

@@ -4,6 +4,7 @@
 
 mod admit;
 mod completion;
+mod expiry;
 mod job_actions;
 mod lease;
 mod manage;
@@ -12,6 +13,7 @@ mod operations;
 mod page_event;
 mod parsed_event;
 pub(crate) mod prefetch;
+pub(crate) mod rules;
 mod schedule;
 mod task_release;
 mod task_reply;

@@ -1,55 +1,65 @@
 //! Operations on a whole group and its dead letters.
 
-use tidings_protocol::status::{Answer, DeadLetterStatus};
+use tidings_protocol::status::{Answer, DeadLetterStatus, GroupStatus};
 use tidings_protocol::{Code, DEFAULT_GROUP, EntrySelection, ProtocolError};
 
-use crate::entry::{EntryId, JobNumber};
+use crate::entry::EntryId;
 use crate::interface::Operation;
-use crate::jobs::JobState;
 use crate::moment::Moment;
 use crate::record::Decision;
-use crate::{Group, Output};
+use crate::{Group, Output, Requester};
 
 impl Group {
     pub(crate) fn operate(
         &mut self,
+        requester: Requester,
         what: &Operation,
         now: Moment,
-    ) -> Result<Answer, ProtocolError> {
-        match what {
-            Operation::Pause => self.pause(true, now),
-            Operation::Resume => self.pause(false, now),
-            Operation::Purge => self.purge(now),
-            Operation::Retry(selection) => return self.retry(selection, now),
-            Operation::Drop(selection) => {
-                let entries = self.dead_among(selection)?;
-                let (group, dropped) = (self.name.to_string(), Some(entries.len() as u64));
-                self.commit_unless_empty(entries, |entries| Decision::DeadDropped { entries }, now);
-                return Ok(DeadLetterStatus { group, dropped, retried: None }.into());
+    ) -> Result<Option<Answer>, ProtocolError> {
+        let answer = match what {
+            Operation::Pause => self.pause(true, now).into(),
+            Operation::Resume => self.pause(false, now).into(),
+            Operation::Purge => self.purge(now).into(),
+            Operation::Retry(selection) => self.retry(selection, now)?,
+            Operation::Drop(selection) => self.drop_dead(selection, now)?,
+            Operation::Drain { member, drained } => self.drain(member, *drained, now)?,
+            Operation::SetRule { key, settings } => {
+                return self.set_rule(requester, key, settings, now);
             }
-            Operation::Drain { member, drained } => return self.drain(member, *drained, now),
-            Operation::Delete => return self.delete(now),
-        }
-        Ok(self.status().into())
+            Operation::RemoveRule { key } => return self.unset_rule(requester, key, now),
+            Operation::Delete => self.delete(now)?,
+        };
+        Ok(Some(answer))
     }
 
-    fn pause(&mut self, paused: bool, now: Moment) {
+    fn pause(&mut self, paused: bool, now: Moment) -> GroupStatus {
         if self.is_paused != paused {
             self.commit(Decision::Paused(paused), now);
         }
+        self.status()
     }
 
-    fn purge(&mut self, now: Moment) {
+    fn purge(&mut self, now: Moment) -> GroupStatus {
         self.commit(Decision::Purged, now);
-        let unfinished = self.jobs.iter().filter(|job| job.state != JobState::Done);
-        let numbers: Vec<JobNumber> = unfinished.map(|job| job.id.number).collect();
-        for number in numbers {
-            self.settle_job(number, now);
-        }
+        self.settle_unfinished_jobs(now);
+        self.status()
+    }
+
+    fn drop_dead(
+        &mut self,
+        selection: &EntrySelection,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        let entries = self.dead_among(selection)?;
+        let (group, dropped) = (self.name.to_string(), Some(entries.len() as u64));
+        self.commit_unless_empty(entries, |entries| Decision::DeadDropped { entries }, now);
+        Ok(DeadLetterStatus { group, dropped, ..DeadLetterStatus::default() }.into())
     }
 
     fn retry(&mut self, selection: &EntrySelection, now: Moment) -> Result<Answer, ProtocolError> {
-        let entries = self.dead_among(selection)?;
+        let blocked = self.blocked_dead();
+        let (blocked, entries): (Vec<_>, Vec<_>) =
+            self.dead_among(selection)?.into_iter().partition(|id| blocked.contains(id));
         if self.is_full() {
             let text = "the group is full; retry when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));
@@ -60,7 +70,8 @@ impl Group {
             |entries| Decision::DeadRetried { entries, repairs: true },
             now,
         );
-        Ok(DeadLetterStatus { group, retried, dropped: None }.into())
+        let blocked = Some(blocked.len() as u64).filter(|blocked| *blocked > 0);
+        Ok(DeadLetterStatus { group, retried, blocked, dropped: None }.into())
     }
 
     /// Commits a decision, unless it is about no entry.

@@ -19,10 +19,9 @@ impl Group {
         let at_time = self.schedules.due_next_day(url, now);
         let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);
         let mut skipped = None;
-        let item = if schedule.skips_next
-            || schedule.entry.is_some()
-            || self.never_list.covers_text(&schedule.text)
-        {
+        let is_replaced = schedule.skips_next || schedule.entry.is_some();
+        let is_never = self.never_list.covers_text(&schedule.text);
+        let item = if is_replaced || is_never || self.blocks(&schedule.key) {
             None
         } else if let Some(entry) = self.waiting_entry(url, None) {
             let (entries, prio) = (vec![entry], schedule.prio);

@@ -24,7 +24,7 @@ use crate::record::Decision;
 const SKIPPED_MAX: usize = 16;
 
 /// Maximum number of entries that one call ends instead of releasing them. The next tick, which is
-/// due at once, continues: so many ends do not hold up other inputs.
+/// due at once, continues, so that other inputs do not wait for all ends.
 const ENDED_MAX: usize = 1000;
 
 impl Group {

@@ -51,6 +51,9 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let entry = self.held_entry(requester, task)?;
+        // A page that was in flight when its key was blocked ends without children.
+        let linked = links.len();
+        let links = if self.frontier.is_blocked(entry) { &[] } else { links };
         let lacks_room = self.lacks_room_for(entry, links, now);
         if lacks_room && !mutants::is(Mutant::LosesLinks) {
             let text = "the group is full and has no room for the links; you still hold the task";
@@ -64,7 +67,7 @@ impl Group {
             task: task.to_string(),
             new: children.len() as u64,
             known: judged.known,
-            refused: judged.refused + over_limit + (links.len() - kept.len()) as u64,
+            refused: judged.refused + over_limit + (linked - kept.len()) as u64,
         };
         let answered = &self.frontier.get(entry).entry;
         let event = self.page_event(answered, outcome, report, (None, 1));
@@ -172,8 +175,8 @@ impl Group {
         Ok(AgainRequest { url: url.as_str().into(), key: key.into(), member: requester.member })
     }
 
-    /// Makes a returned or lost entry a dead letter if its attempts are used up. If its job is
-    /// cancelled or has all its pages, the entry is dropped.
+    /// Makes a returned or lost entry a dead letter if its attempts are used up. If a rule blocks its
+    /// next request, or its job is cancelled or has all its pages, the entry is dropped.
     /// `report` is that of the last attempt, and `is_final` says that its worker wants no other.
     pub(crate) fn give_up_if_exhausted(
         &mut self,
@@ -190,7 +193,11 @@ impl Group {
         }
         match self.config.dead_reason(entry).or(is_final.then_some(RETRY_NO)) {
             Some(reason) => self.give_up(id, (EndReason::Dead, reason), report, now),
-            None => self.settle_job_of(entry.admitted.job, now),
+            None => {
+                let job = entry.admitted.job;
+                self.end_if_blocked(id, now);
+                self.settle_job_of(job, now);
+            }
         }
     }
 

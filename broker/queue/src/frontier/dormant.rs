@@ -259,6 +259,11 @@ impl DormantEntries {
         self.texts.must_read(slot_at(&self.slots, dormant.slot).text)
     }
 
+    /// Returns the length of what is stored of an entry: its text, and some bytes more.
+    pub(crate) fn text_len(&self, dormant: DormantRef) -> usize {
+        slot_at(&self.slots, dormant.slot).text_len as usize
+    }
+
     /// Returns where the text of an entry is now.
     pub(crate) fn wanted(&self, dormant: DormantRef) -> WantedText {
         let DormantSlot { text, text_len, .. } = *slot_at(&self.slots, dormant.slot);
@@ -414,6 +419,11 @@ impl DormantEntries {
     pub(crate) fn any_of(&self, lane: Lane, queue: &KeyQueue) -> Option<DormantRef> {
         let slot = PackedLane::both(lane).find_map(|lane| queue.dormant.first_slot_of(lane))?;
         Some(self.dormant_ref(slot))
+    }
+
+    /// Returns any dormant entry of a key.
+    pub(crate) fn any_of_key(&self, queue: &KeyQueue) -> Option<DormantRef> {
+        queue.dormant.any_run().map(|run| self.dormant_ref(run.first))
     }
 
     /// Begins a snapshot, which must contain all current entries.

@@ -3,20 +3,23 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
+use std::sync::Arc;
 
 use tidings_protocol::MemberId;
 
 use super::circuit::Circuit;
 use super::lane::Lane;
+use super::rules::KeyRule;
 use super::runs::{DormantRuns, PackedLane};
-use crate::config::PACE_VALID_MS;
+use crate::config::{GroupConfig, PACE_VALID_MS};
 use crate::entry::{EntryId, JobNumber, Key, RecordedRest};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 
 /// The state of one key. There may be millions, so state that few keys have is boxed.
 ///
-/// Invariant: an entry is released only while `busy < parallel` and `free_at <= now`.
+/// Invariant: an entry is released only while `busy < parallel` and `free_at <= now`, and while no
+/// rule holds the key.
 #[derive(Debug)]
 pub(crate) struct KeyQueue {
     name: Key,
@@ -38,6 +41,8 @@ pub(crate) struct KeyQueue {
     rendered: Option<Box<ActiveQueue>>,
     /// Earlier requests; `None` before the first release.
     history: Option<Box<KeyHistory>>,
+    /// The rule of an operator.
+    rule: Option<Arc<KeyRule>>,
 }
 
 /// Active entries that wait for a key.
@@ -141,6 +146,7 @@ impl KeyQueue {
             active: None,
             rendered: None,
             history: None,
+            rule: None,
         }
     }
 
@@ -155,6 +161,38 @@ impl KeyQueue {
     /// Returns the key's text.
     pub(crate) fn name(&self) -> &Key {
         &self.name
+    }
+
+    /// Returns the rule of an operator.
+    pub(crate) fn rule(&self) -> Option<&KeyRule> {
+        self.rule.as_deref()
+    }
+
+    /// Sets or removes the rule. The key rests until `rest_until` at least.
+    pub(super) fn set_rule(&mut self, rule: Option<Arc<KeyRule>>, rest_until: Moment) {
+        self.rest_until(rest_until, RestCause::Delay);
+        self.rule = rule;
+    }
+
+    /// Reports whether a rule blocks the key.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.rule().is_some_and(|rule| rule.block)
+    }
+
+    /// Reports whether a rule allows no releases.
+    pub(crate) fn is_held(&self) -> bool {
+        self.rule().is_some_and(KeyRule::holds)
+    }
+
+    /// Returns the delay in ms without any `pace`: that of the rule, or else of the group.
+    pub(crate) fn delay_ms(&self, config: &GroupConfig) -> u64 {
+        let of_rule = self.rule().and_then(|rule| rule.delay_ms);
+        of_rule.unwrap_or_else(|| config.delay_of(&self.name))
+    }
+
+    /// Returns the most requests in flight: those of the rule, or else of the group.
+    pub(crate) fn parallel(&self, of_group: u32) -> u32 {
+        self.rule().and_then(|rule| rule.parallel).unwrap_or(of_group)
     }
 
     /// Returns the waiting dormant entries.
@@ -303,8 +341,8 @@ impl KeyQueue {
         all.find(|job| takes_turns(*job)).and_then(|job| self.first_of(render, Lane::Job(job)))
     }
 
-    /// Returns the first job from this number on that has waiting entries here, besides those at the
-    /// head.
+    /// Returns the first job from this number on that has waiting entries here, not counting those at
+    /// the head.
     pub(crate) fn job_from(&self, render: bool, number: JobNumber) -> Option<JobNumber> {
         let queued = self.queued(render);
         let queued = queued.and_then(|queued| queued.jobs.range(number..).next());
@@ -442,8 +480,12 @@ impl KeyQueue {
         self.history().pace.filter(|(_, until)| now < *until).map(|(pace_ms, _)| pace_ms)
     }
 
-    /// Reports whether a request may start at `now`.
+    /// Reports whether a request may start at `now`. `parallel` is that of the group.
     pub(crate) fn is_free(&self, now: Moment, parallel: u32) -> bool {
+        if self.is_held() && !(self.is_blocked() && mutants::is(Mutant::ReturnsToBlocked)) {
+            return false;
+        }
+        let parallel = self.parallel(parallel);
         let more = u32::from(parallel > 1 && mutants::is(Mutant::OverParallel));
         (self.in_flight() < parallel + more || mutants::is(Mutant::TwoAtOnce))
             && self.free_at <= now

@@ -6,6 +6,7 @@ use std::ops::{Index, IndexMut};
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::key_queue::KeyQueue;
+use super::rules::KeyRules;
 use crate::entry::Key;
 
 /// Approximate memory of a key, with its text and its places in the indexes.
@@ -37,6 +38,8 @@ pub(crate) struct Keys {
     free_ids: Vec<KeyId>,
     by_name: HashTable<KeyId>,
     hasher: DefaultHashBuilder,
+    /// Rules of an operator, also for keys that are not here.
+    rules: KeyRules,
 }
 
 impl Keys {
@@ -91,7 +94,9 @@ impl Keys {
         if let Some(id) = self.find(name) {
             return id;
         }
-        let queue = Some(KeyQueue::new(name.clone()));
+        let mut queue = KeyQueue::new(name.clone());
+        self.rules.assign(&mut queue);
+        let queue = Some(queue);
         let id = if let Some(id) = self.free_ids.pop() {
             self.queues[id.index()] = queue;
             id
@@ -139,6 +144,38 @@ impl Keys {
     /// Returns the key at an index from 0; `Err` beyond the last.
     pub(crate) fn at_index(&self, place: usize) -> Result<Option<&KeyQueue>, ()> {
         self.queues.get(place).map(Option::as_ref).ok_or(())
+    }
+
+    /// Returns the rules of an operator.
+    pub(crate) fn rules(&self) -> &KeyRules {
+        &self.rules
+    }
+
+    /// Returns the rules of an operator.
+    pub(super) fn rules_mut(&mut self) -> &mut KeyRules {
+        &mut self.rules
+    }
+
+    /// Returns the keys that a rule with this name is about. Unless they are one key, it visits
+    /// all.
+    pub(crate) fn matching(&self, name: &str, below: bool) -> Vec<KeyId> {
+        if !below {
+            return self.find(name).into_iter().collect();
+        }
+        let mut ids = self.ids();
+        ids.retain(|id| {
+            let above = self[*id].name().strip_suffix(name);
+            above.is_some_and(|above| above.is_empty() || above.ends_with('.'))
+        });
+        ids
+    }
+
+    /// Looks up the rules of these keys again.
+    pub(super) fn assign_rules(&mut self, ids: &[KeyId]) {
+        let Self { queues, rules, .. } = self;
+        for id in ids {
+            rules.assign(queues[id.index()].as_mut().expect("the key exists"));
+        }
     }
 
     /// Returns the keys at places above `after`, with their places; the first one is 1. A key keeps

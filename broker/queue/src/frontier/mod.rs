@@ -7,8 +7,8 @@
 //! ```
 //!
 //! [`Frontier`] owns the entries (dormant and active, with those that a member holds), the keys
-//! with their rests and queues, the order of release, the indexes by id and by URL, and the timers
-//! of delays and rests. It reads [`Jobs`] and the settings, because they decide which key has its
+//! with their rests, rules and queues, the order of release, the indexes by id and by URL, and the
+//! timers of delays and rests. It reads [`Jobs`] and the settings, because they decide which key has its
 //! turn ([`Turns`]), and [`Members`], because they decide which key can be served. It knows neither
 //! records, topics nor schedules.
 
@@ -22,6 +22,7 @@ pub(crate) mod keys;
 pub(crate) mod lane;
 mod loading;
 pub(crate) mod release_order;
+pub(crate) mod rules;
 pub(crate) mod runs;
 #[cfg(test)]
 mod tests;
@@ -43,7 +44,7 @@ use self::release_order::{ReadyClass, ReadyKeys};
 pub(crate) use self::turns::{Turns, next_entry};
 use crate::config::GroupConfig;
 use crate::entry::{
-    Admission, Entry, EntryId, EntryState, JobNumber, PassId, RecordedRest, SCHEDULES_JOB,
+    Admission, Entry, EntryId, EntryState, JobNumber, Key, PassId, RecordedRest, SCHEDULES_JOB,
 };
 use crate::jobs::Jobs;
 use crate::leases::Members;
@@ -463,17 +464,18 @@ impl Frontier {
     /// Restores a key of a snapshot.
     pub(crate) fn restore_key(
         &mut self,
-        name: &crate::entry::Key,
+        name: &Key,
         state: KeyState,
         config: &GroupConfig,
     ) -> KeyId {
         let key = self.keys.intern(name);
-        self.keys[key].restore(state, config.delay_of(name));
+        let queue = &mut self.keys[key];
+        queue.restore(state, queue.delay_ms(config));
         key
     }
 
     /// Restores what a key of a snapshot remembers of requests without an answer.
-    pub(crate) fn restore_circuit(&mut self, name: &crate::entry::Key, circuit: Circuit) {
+    pub(crate) fn restore_circuit(&mut self, name: &Key, circuit: Circuit) {
         let key = self.keys.intern(name);
         self.keys[key].restore_circuit(circuit);
     }
@@ -492,8 +494,7 @@ impl Frontier {
     /// Restarts the rest of a key, because the end of its last request is not known reliably.
     pub(crate) fn restart_rest(&mut self, key: KeyId, now: Moment, config: &GroupConfig) {
         let queue = &mut self.keys[key];
-        let delay_ms = config.delay_of(queue.name());
-        queue.restart_rest(now, delay_ms);
+        queue.restart_rest(now, queue.delay_ms(config));
     }
 
     /// Applies the rest that a worker requests for the key of a task. Returns the key, which the
@@ -526,10 +527,7 @@ impl Frontier {
                 queue.apply_rest(now, rest);
                 queue.not_requested(id, now);
             }
-            (false, _) => {
-                let delay_ms = config.delay_of(queue.name());
-                queue.request_ended(now, delay_ms, rest);
-            }
+            (false, _) => queue.request_ended(now, queue.delay_ms(config), rest),
         }
         match end {
             RequestEnd::Answered => queue.close_circuit(),

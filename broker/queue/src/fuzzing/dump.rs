@@ -8,6 +8,7 @@ use tidings_protocol::{MemberId, Seq, TopicName};
 use crate::entry::{Entry, EntryId, EntryState, JobNumber, PassId};
 use crate::frontier::circuit::Circuit;
 use crate::frontier::key_queue::KeyState;
+use crate::frontier::rules::KeyRule;
 use crate::frontier::{Wake, next_entry};
 use crate::jobs::JobTimer;
 use crate::moment::Moment;
@@ -30,6 +31,7 @@ struct GroupDump {
     wall_clock: String,
     dead_letters: String,
     drained: BTreeSet<MemberId>,
+    rules: String,
     unpublished: UnpublishedEvents,
     published: BTreeMap<&'static str, Seq>,
     wakes: Vec<(Moment, String)>,
@@ -63,9 +65,16 @@ pub(crate) fn difference(left: &Group, right: &Group) -> Option<String> {
 /// Snapshot parts, entries that are not final, held entries, pinned entries.
 type JobDump = (Vec<SnapshotItem>, u64, u64, u64);
 
-/// State, requests without an answer, requests in flight, waiting entries, next entries, and timer.
-type KeyDump =
-    (Option<KeyState>, Option<Circuit>, u32, usize, [Option<EntryId>; 2], Option<Moment>);
+/// State, circuit, requests in flight, waiting entries, next entries, timer, and rule.
+type KeyDump = (
+    Option<KeyState>,
+    Option<Circuit>,
+    u32,
+    usize,
+    [Option<EntryId>; 2],
+    Option<Moment>,
+    Option<KeyRule>,
+);
 
 fn dump(group: &Group) -> GroupDump {
     let live = group.frontier.active().map(|live| {
@@ -93,8 +102,9 @@ fn dump(group: &Group) -> GroupDump {
         let queue = &group.frontier.keys()[id];
         let next = [false, true]
             .map(|render| next_entry(queue, render, &group.jobs).map(|next| next.entry));
-        let circuit = queue.circuit().copied();
-        let key = (queue.state(), circuit, queue.in_flight(), queue.waiting(), next, queue.timer());
+        let (state, circuit) = (queue.state(), queue.circuit().copied());
+        let (timer, rule) = (queue.timer(), queue.rule().cloned());
+        let key = (state, circuit, queue.in_flight(), queue.waiting(), next, timer, rule);
         (queue.name().to_string(), key)
     });
     let jobs = group.jobs.iter().map(|job| {
@@ -126,6 +136,7 @@ fn dump(group: &Group) -> GroupDump {
             .filter(|(_, member)| member.is_drained())
             .map(|(id, _)| id)
             .collect(),
+        rules: format!("{:?}", group.frontier.rules()),
         dead_letters: format!("{:?}", group.dead_letters),
         unpublished: group.unpublished.clone(),
         published: group.published.clone(),

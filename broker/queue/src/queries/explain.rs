@@ -9,6 +9,7 @@ use crate::Group;
 use crate::entry::{Entry, EntryId, EntryState};
 use crate::frontier::key_queue::{KeyQueue, RestCause};
 use crate::frontier::keys::KeyId;
+use crate::frontier::rules::KeyRule;
 use crate::frontier::{ActiveEntry, AnyEntry};
 use crate::jobs::Job;
 use crate::moment::Moment;
@@ -47,6 +48,9 @@ impl Group {
         }));
         let schedule = self.schedules.find(key);
         more.extend(schedule.map(|schedule| self.explain_schedule(schedule, now)));
+        let rule = self.config.key_of_url(url).and_then(|key| self.frontier.rules().of(key));
+        let rule = rule.filter(|rule| rule.block).map(|rule| rule.pattern());
+        more.extend(rule.map(|rule| format!("{} blocked because=rule rule={rule}", url.as_str())));
         if more.is_empty() {
             let (url, group) = (url.as_str(), &self.name);
             let text =
@@ -131,7 +135,9 @@ impl Group {
         let mut delayed: Vec<&ActiveEntry> = live.filter(is_delayed).collect();
         let of_key = |schedule: &&Schedule| *schedule.key == *key;
         let mut scheduled: Vec<&Schedule> = self.schedules.iter().filter(of_key).collect();
-        if gate.is_none() && delayed.is_empty() && scheduled.is_empty() {
+        let held_by = self.frontier.rules().of(key).and_then(|rule| explain_rule(rule));
+        let is_known = gate.is_some() || !delayed.is_empty() || !scheduled.is_empty();
+        if !is_known && (held_by.is_none() || key != key.to_ascii_lowercase()) {
             return None;
         }
         delayed.sort_by_key(|live| (live.entry.admitted.due, live.entry.admitted.id));
@@ -166,7 +172,7 @@ impl Group {
             }
         }
         let gate = gate.map(|gate| self.explain_reason(gate, self.key_reason(gate, now), now));
-        let _ = write!(ok, " {}", gate.as_deref().unwrap_or("free"));
+        let _ = write!(ok, " {}", gate.or(held_by).as_deref().unwrap_or("free"));
         Some(Answer::new(more, ok))
     }
 
@@ -189,6 +195,10 @@ impl Group {
                 let free_in = time_until(self.frontier.keys()[key].free_at(), now);
                 format!("pending because={reason} free-in={free_in}")
             }
+            WaitReason::Rule => {
+                let rule = self.frontier.keys()[key].rule().and_then(explain_rule);
+                rule.expect("a key that is held has a rule")
+            }
             reason => format!("pending because={reason}"),
         }
     }
@@ -204,9 +214,11 @@ impl Group {
         let queue = &self.frontier.keys()[key];
         if self.is_paused {
             WaitReason::GroupPaused
+        } else if queue.is_held() {
+            WaitReason::Rule
         } else if self.unpublished.is_full() {
             WaitReason::UnpublishedEvents
-        } else if queue.in_flight() >= self.config.parallel {
+        } else if queue.in_flight() >= queue.parallel(self.config.parallel) {
             WaitReason::InFlight
         } else if queue.free_at() > now {
             match queue.rest_cause() {
@@ -235,12 +247,11 @@ impl Group {
             let from = move |number| queue.job_from(render, number);
             std::iter::successors(from(0), move |number| from(number + 1))
         });
-        let reasons = jobs
+        let mut reasons = jobs
             .map(|number| self.jobs.find(number).and_then(|job| reason_of_job(job, queue.name())));
-        let mut reasons: Vec<_> = reasons.collect();
-        reasons.dedup();
-        match reasons[..] {
-            [Some(reason)] => reason,
+        match reasons.next() {
+            // Stops at another reason: a key may have very many jobs.
+            Some(Some(reason)) if reasons.all(|other| other == Some(reason)) => reason,
             _ => WaitReason::Job,
         }
     }
@@ -255,6 +266,11 @@ fn reason_of_job(job: &Job, key: &str) -> Option<WaitReason> {
     } else {
         job.is_blocked_on(key).then_some(WaitReason::Budget)
     }
+}
+
+/// Describes the entries behind a key that a rule holds.
+fn explain_rule(rule: &KeyRule) -> Option<String> {
+    rule.holds().then(|| format!("pending because=rule rule={}", rule.pattern()))
 }
 
 fn time_until(at: Moment, now: Moment) -> String {

@@ -34,10 +34,11 @@ impl Group {
     /// Selects entries of a job that wait.
     pub(crate) fn try_change(&self, change: &JobChange) -> Result<TriedChange, ProtocolError> {
         let JobChange { name, changes, after } = change;
-        self.changed_job(name, changes)?;
+        let (_, settings) = self.changed_job(name, changes)?;
+        let patterns = settings.filter.include.len() + settings.filter.exclude.len();
         let selection = EntrySelection { job: Some(name.clone()), ..EntrySelection::default() };
         let range = ListRange { after: Some(*after), limit: PART_ENTRIES };
-        let walked = self.walk_entries(&selection, &WAITING, range)?;
+        let walked = self.walk_entries(&selection, &WAITING, range, patterns)?;
         Ok(TriedChange { change: change.clone(), walked })
     }
 

@@ -29,7 +29,7 @@ impl Group {
                 let numbered =
                     members.map(|member| (u64::from(member.0.first_digits()) + 1, member));
                 let rest = numbered.skip_while(|(number, _)| *number <= after);
-                let (members, next) = self.walk(rest, range.limit, |_| true);
+                let (members, next) = self.walk(rest, range.limit, |_| 1, |_| true);
                 (members, None, next)
             }
         };

@@ -1,8 +1,10 @@
 //! Answers to queries. Nothing here changes a group.
 
 mod explain;
+pub mod figures;
 pub mod job_change;
 pub mod members;
+pub mod rules;
 pub mod schedules;
 pub mod task_list;
 pub mod top_keys;
@@ -13,6 +15,20 @@ use tidings_protocol::{Code, JobName, JobQuery, ProtocolError};
 use crate::jobs::Job;
 use crate::moment::Moment;
 use crate::{Group, GroupQuery};
+
+/// The work of comparing a short text with one pattern. Looking at an entry is 1.
+const MATCH_WORK: usize = 8;
+
+/// Bytes of a text that are compared with one pattern for a work of 1.
+const COMPARED_BYTES: usize = 64;
+
+/// The work of looking at an item and comparing its text with patterns.
+fn match_work(patterns: usize, text_len: usize) -> usize {
+    match patterns {
+        0 => 1,
+        _ => MATCH_WORK + patterns.saturating_mul(text_len) / COMPARED_BYTES,
+    }
+}
 
 impl Group {
     pub(crate) fn show(&self, what: &GroupQuery, now: Moment) -> Result<Answer, ProtocolError> {
@@ -32,6 +48,7 @@ impl Group {
             GroupQuery::Members { range, with_addresses } => {
                 Ok(self.list_members(*range, *with_addresses, now))
             }
+            GroupQuery::Rules(range) => Ok(self.list_rules(*range, now)),
         }
     }
 
@@ -47,7 +64,7 @@ impl Group {
                 (newest, Some(jobs), None)
             }
             Some(after) => {
-                let (jobs, next) = self.walk(self.jobs.above(after), range.limit, fits);
+                let (jobs, next) = self.walk(self.jobs.above(after), range.limit, |_| 1, fits);
                 (jobs, None, next)
             }
         };
@@ -58,20 +75,22 @@ impl Group {
 
     /// Takes the next part of a walk: of items with rising numbers, those that fit. Also returns the
     /// number at which the walk continues, if others may follow. Items with the same number are in
-    /// the same part.
+    /// the same part. `work` is that of an item, see [`match_work`].
     fn walk<T>(
         &self,
         items: impl Iterator<Item = (u64, T)>,
         limit: usize,
+        work: impl Fn(&T) -> usize,
         fits: impl Fn(&T) -> bool,
     ) -> (Vec<T>, Option<u64>) {
-        let (mut found, mut last) = (Vec::new(), None);
-        for (looked_at, (number, item)) in items.enumerate() {
-            let is_full = looked_at >= self.config.looked_at_max || found.len() >= limit;
+        let (mut found, mut last, mut spent) = (Vec::new(), None, 0);
+        for (number, item) in items {
+            let is_full = spent >= self.config.looked_at_max || found.len() >= limit;
             if is_full && last != Some(number) {
                 return (found, last);
             }
             last = Some(number);
+            spent += work(&item);
             if fits(&item) {
                 found.push(item);
             }

@@ -1,31 +1,34 @@
 //! Lists of schedules (`GROUP schedules`).
 
 use tidings_protocol::status::{Answer, ScheduleStatus};
-use tidings_protocol::{ListRange, ScheduleQuery};
+use tidings_protocol::{ListRange, Patterns, ScheduleQuery};
 
+use super::match_work;
 use crate::Group;
 use crate::moment::Moment;
 use crate::schedules::Schedule;
 
 impl Group {
-    /// Lists schedules, those first that are due first; or a part of a walk over them. Visits each
-    /// schedule for the former.
+    /// Lists schedules, those first that are due first; or a part of a walk over them.
     pub(crate) fn list_schedules(&self, query: &ScheduleQuery, now: Moment) -> Answer {
         let ScheduleQuery { key, matching, range: ListRange { after, limit } } = query;
         let wanted = |schedule: &&Schedule| {
             key.as_ref().is_none_or(|key| *schedule.key == **key)
                 && matching.as_ref().is_none_or(|patterns| patterns.match_text(&schedule.text))
         };
+        let patterns = matching.as_ref().map_or(0, Patterns::len);
+        let work = |schedule: &&Schedule| match_work(patterns, schedule.text.len());
         let (schedules, matched, next) = match after {
             None => {
-                let soonest = self.schedules.soonest_first();
-                let mut schedules: Vec<&Schedule> = soonest.filter(wanted).collect();
-                let matched = schedules.len();
+                let soonest = (0..).zip(self.schedules.soonest_first());
+                let (mut schedules, rest) = self.walk(soonest, usize::MAX, work, wanted);
+                let matched = rest.is_none().then_some(schedules.len());
                 schedules.truncate(*limit);
-                (schedules, Some(matched), None)
+                (schedules, matched, None)
             }
             Some(after) => {
-                let (schedules, next) = self.walk(self.schedules.above(*after), *limit, wanted);
+                let above = self.schedules.above(*after);
+                let (schedules, next) = self.walk(above, *limit, work, wanted);
                 (schedules, None, next)
             }
         };

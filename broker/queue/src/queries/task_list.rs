@@ -1,8 +1,12 @@
 //! Lists of entries (`GROUP tasks`), with the dead and the finished ones.
 
+use std::cell::RefCell;
+
+use hashbrown::HashMap;
 use tidings_protocol::status::{Answer, TaskFields, TaskState, TaskStatus};
 use tidings_protocol::{EntrySelection, ListRange, Patterns, ProtocolError, TaskQuery};
 
+use super::match_work;
 use crate::Group;
 use crate::dead_letters::DeadLetter;
 use crate::entry::{Entry, EntryId, EntryState, JobNumber};
@@ -11,9 +15,6 @@ use crate::frontier::entry_text::DormantRef;
 use crate::frontier::keys::KeyId;
 use crate::frontier::{ActiveEntry, AnyEntry, next_entry};
 use crate::moment::Moment;
-
-/// A text is compared with patterns in about the time in which so many entries are looked at.
-const MATCH_WORK: usize = 8;
 
 /// Most texts that a part of a walk waits for: as many as the longest list has.
 const UNREAD_MAX: usize = 1000;
@@ -35,8 +36,10 @@ pub(crate) struct SelectedTasks {
 pub(crate) struct WalkedEntries {
     /// Those that may fit, sorted: a text that must be read is not compared yet.
     pub(crate) ids: Vec<EntryId>,
-    /// How many fit besides, behind them.
+    /// The number of entries behind them that fit.
     more: usize,
+    /// The last entry before the first of `more`, if there are any.
+    listed_to: Option<EntryId>,
     /// The last entry that the walk has passed, if others may follow.
     pub(crate) stopped_at: Option<EntryId>,
 }
@@ -57,7 +60,12 @@ struct Selector<'a> {
     job: Option<JobNumber>,
     /// The key that it names, if the group knows it.
     key: Option<KeyId>,
+    queued: QueuedEntries,
 }
+
+/// The entry of each key that is queued, if one is, of those that need a browser and of the others.
+/// To find it may take longer than all else, and many entries may have one key.
+type QueuedEntries = RefCell<HashMap<(KeyId, bool), Option<EntryId>>>;
 
 /// An entry that is listed.
 #[derive(Debug, Clone, Copy)]
@@ -78,36 +86,36 @@ impl Group {
     pub(crate) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
         let is_in = |state: &TaskState| query.state.is_none_or(|wanted| wanted == *state);
         let states: Vec<_> = FRONTIER.into_iter().filter(is_in).collect();
-        let walked = self.walk_entries(&query.selection, &states, query.range)?;
+        let patterns = query.selection.matching.as_ref().map_or(0, Patterns::len);
+        let walked = self.walk_entries(&query.selection, &states, query.range, patterns)?;
         Ok(SelectedTasks { query: query.clone(), states, walked })
     }
 
     /// Walks over the entries in one of these states (those of the frontier), in the order of their
     /// ids, and returns those that fit a selection: one more than the limit, if there are as many.
-    /// It looks at no more entries than an answer may, so the part may be short, or empty, before the
-    /// end. A walk in parts meets each entry once that exists from its begin to its end.
+    /// It looks at no more entries than an answer may, where each is compared with so many patterns,
+    /// here or later. So the part may be short, or empty, before the end. A walk in parts meets each
+    /// entry once that exists from its begin to its end.
     pub(crate) fn walk_entries(
         &self,
         selection: &EntrySelection,
         states: &[TaskState],
         range: ListRange,
+        patterns: usize,
     ) -> Result<WalkedEntries, ProtocolError> {
         let selector = self.selector(selection)?;
         let mut walked = WalkedEntries::default();
         if states.is_empty() {
             return Ok(walked);
         }
-        let looked_at_max = match selection.matching {
-            None => self.config.looked_at_max,
-            Some(_) => self.config.looked_at_max / MATCH_WORK,
-        };
         let after = range.after.unwrap_or(0).max(selection.entry.map_or(0, |id| id - 1));
         let upto = selection.entry.unwrap_or(EntryId::MAX);
         let entries = self.frontier.entries_above(after).take_while(|(id, _)| *id <= upto);
-        let (mut fitting, mut unread, mut last) = (0, 0, after);
-        for (looked_at, (id, entry)) in entries.enumerate() {
+        let (mut fitting, mut unread, mut last, mut spent) = (0, 0, after, 0);
+        for (id, entry) in entries {
             let is_full = fitting > range.limit;
-            let may_look = looked_at < looked_at_max;
+            let may_look = spent < self.config.looked_at_max;
+            spent += match_work(patterns, self.text_len(entry));
             match may_look.then(|| self.fit_of(&selector, states, entry)) {
                 Some(Fit::No) => {}
                 Some(Fit::Yes) if !is_full => {
@@ -115,7 +123,10 @@ impl Group {
                     walked.ids.push(id);
                 }
                 // Only the first part of a list counts what it does not list.
-                Some(Fit::Yes) if range.after.is_none() => walked.more += 1,
+                Some(Fit::Yes) if range.after.is_none() => {
+                    walked.more += 1;
+                    walked.listed_to.get_or_insert(last);
+                }
                 Some(Fit::Unread) if !is_full && unread < UNREAD_MAX => {
                     unread += 1;
                     walked.ids.push(id);
@@ -161,12 +172,16 @@ impl Group {
         }
         let is_whole = after.is_none() && walked.stopped_at.is_none();
         let matched = is_whole.then_some(all.len() + walked.more);
-        let mut next = walked.stopped_at.filter(|_| limit > 0);
+        // Selected entries may have ended, so that all others fit, but those of `more` do not follow.
+        let listed_to = walked.listed_to.or(walked.stopped_at);
+        all.retain(|(id, _)| *id <= listed_to.unwrap_or(EntryId::MAX));
+        let mut next = listed_to.filter(|_| limit > 0);
         if all.len() > limit {
             all.truncate(limit);
             next = all.last().map(|(id, _)| *id);
         }
-        let lines = all.into_iter().map(|(_, listed)| self.describe_listed(listed, now));
+        let lines =
+            all.into_iter().map(|(_, listed)| self.describe_listed(listed, &selector.queued, now));
         Ok(self.list(lines, matched, next))
     }
 
@@ -186,7 +201,7 @@ impl Group {
                 (tasks, Some(matched), None)
             }
             Some(after) => {
-                let (tasks, next) = self.walk(self.finished.above(after), limit, wanted);
+                let (tasks, next) = self.walk(self.finished.above(after), limit, |_| 1, wanted);
                 (tasks, None, next)
             }
         };
@@ -196,18 +211,18 @@ impl Group {
 
     /// Reports whether an entry of the frontier is in one of these states and fits a selection.
     fn fit_of(&self, selector: &Selector<'_>, states: &[TaskState], entry: AnyEntry<'_>) -> Fit {
-        let Selector { selection, job, key } = selector;
+        let Selector { selection, job, key, queued } = selector;
         match entry {
             AnyEntry::Active(live) => {
                 let fits = self.fits(selector, &live.entry)
-                    && is_one_of(states, &FRONTIER, || self.state_of(live));
+                    && is_one_of(states, &FRONTIER, || self.state_of(live, queued));
                 if fits { Fit::Yes } else { Fit::No }
             }
             AnyEntry::Dormant(dormant) => {
                 let possible = [TaskState::Pending, TaskState::Queued];
                 let fits = (selection.key.is_none() || *key == Some(dormant.key))
                     && job.is_none_or(|job| dormant.job() == Some(job))
-                    && is_one_of(states, &possible, || self.state_of_dormant(&dormant));
+                    && is_one_of(states, &possible, || self.state_of_dormant(&dormant, queued));
                 let texts = self.frontier.dormant();
                 match &selection.matching {
                     _ if !fits => Fit::No,
@@ -232,19 +247,32 @@ impl Group {
             && matching.as_ref().is_none_or(|patterns| matches(patterns, &admitted.text))
     }
 
+    fn text_len(&self, entry: AnyEntry<'_>) -> usize {
+        match entry {
+            AnyEntry::Active(live) => live.entry.admitted.text.len(),
+            AnyEntry::Dormant(dormant) => self.frontier.dormant().text_len(dormant),
+        }
+    }
+
     fn selector<'a>(&self, selection: &'a EntrySelection) -> Result<Selector<'a>, ProtocolError> {
         let job = selection.job.as_ref().map(|name| self.find_job(name)).transpose()?;
         let key = selection.key.as_deref().and_then(|key| self.frontier.keys().find(key));
-        Ok(Selector { selection, job: job.map(|job| job.id.number), key })
+        let job = job.map(|job| job.id.number);
+        Ok(Selector { selection, job, key, queued: QueuedEntries::default() })
     }
 
-    fn describe_listed(&self, listed: Listed<'_>, now: Moment) -> TaskStatus {
+    fn describe_listed(
+        &self,
+        listed: Listed<'_>,
+        queued: &QueuedEntries,
+        now: Moment,
+    ) -> TaskStatus {
         match listed {
             Listed::Unfinished(AnyEntry::Active(live)) => {
-                self.describe_task(&live.entry, self.state_of(live), None, now)
+                self.describe_task(&live.entry, self.state_of(live, queued), None, now)
             }
             Listed::Unfinished(AnyEntry::Dormant(dormant)) => {
-                let state = self.state_of_dormant(&dormant);
+                let state = self.state_of_dormant(&dormant, queued);
                 self.describe_task(&self.dormant_entry(dormant), state, None, now)
             }
             Listed::Dead(DeadLetter { entry, reason }) => {
@@ -264,7 +292,7 @@ impl Group {
         Ok(wanted.map(|entry| entry.admitted.id).collect())
     }
 
-    fn state_of(&self, live: &ActiveEntry) -> TaskState {
+    fn state_of(&self, live: &ActiveEntry, queued: &QueuedEntries) -> TaskState {
         match live.entry.state {
             EntryState::Held(_) => TaskState::Processing,
             EntryState::Waiting
@@ -272,6 +300,7 @@ impl Group {
                     live.entry.admitted.id,
                     live.entry.admitted.needs_render(),
                     live.gate(),
+                    queued,
                 ) =>
             {
                 TaskState::Queued
@@ -281,19 +310,20 @@ impl Group {
         }
     }
 
-    fn state_of_dormant(&self, dormant: &DormantRef) -> TaskState {
-        let is_queued = self.is_queued(dormant.id, dormant.needs_render(), dormant.key);
+    fn state_of_dormant(&self, dormant: &DormantRef, queued: &QueuedEntries) -> TaskState {
+        let is_queued = self.is_queued(dormant.id, dormant.needs_render(), dormant.key, queued);
         if is_queued { TaskState::Queued } else { TaskState::Pending }
     }
 
     /// Reports whether only a member's credit is missing: the key is free, and it is the entry's
     /// turn.
-    fn is_queued(&self, id: EntryId, render: bool, gate: KeyId) -> bool {
-        let is_next = || {
-            let next = next_entry(&self.frontier.keys()[gate], render, &self.jobs);
-            next.is_some_and(|next| next.entry == id)
+    fn is_queued(&self, id: EntryId, render: bool, gate: KeyId, queued: &QueuedEntries) -> bool {
+        let find = || {
+            let is_free = !self.is_paused && self.frontier.is_offered(gate, render);
+            let next = || next_entry(&self.frontier.keys()[gate], render, &self.jobs);
+            is_free.then(next).flatten().map(|next| next.entry)
         };
-        !self.is_paused && self.frontier.is_offered(gate, render) && is_next()
+        *queued.borrow_mut().entry((gate, render)).or_insert_with(find) == Some(id)
     }
 
     fn describe_finished(&self, task: &FinishedTask, now: Moment) -> TaskStatus {

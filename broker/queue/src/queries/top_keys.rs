@@ -25,10 +25,10 @@ impl Group {
             })
         };
         let (keys, matched, next) = if let Some(after) = after {
-            let (keys, next) = self.walk(keys.above(*after), *limit, waits);
+            let (keys, next) = self.walk(keys.above(*after), *limit, |_| 1, waits);
             (keys.into_iter().flatten().collect(), None, next)
         } else {
-            let (all, rest) = self.walk(keys.above(0), usize::MAX, waits);
+            let (all, rest) = self.walk(keys.above(0), usize::MAX, |_| 1, waits);
             let matched = rest.is_none().then_some(all.len());
             (self.busiest(all.into_iter().flatten(), *limit, now), matched, None)
         };
@@ -67,9 +67,10 @@ impl Group {
 
     /// The minimum time until the last waiting entry of a key may start.
     fn left_ms(&self, key: &KeyQueue, now: Moment) -> u64 {
-        let rest_ms = self.config.delay_of(key.name()).max(key.pace_at(now).unwrap_or(0));
+        let rest_ms = key.delay_ms(&self.config).max(key.pace_at(now).unwrap_or(0));
         let others = u64::try_from(key.waiting().saturating_sub(1)).unwrap_or(u64::MAX);
-        let pauses_ms = others.saturating_mul(rest_ms) / u64::from(self.config.parallel);
+        let pauses_ms =
+            others.saturating_mul(rest_ms) / u64::from(key.parallel(self.config.parallel));
         key.free_at().since(now).saturating_add(pauses_ms)
     }
 }

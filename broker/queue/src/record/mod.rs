@@ -13,7 +13,8 @@ use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
 
 use self::snapshot::SnapshotItem;
 use crate::config::GroupConfig;
-use crate::entry::{Admission, AgainRequest, EndReason, EntryId, JobNumber, RecordedRest};
+use crate::entry::{Admission, AgainRequest, EndReason, EntryId, JobNumber, Key, RecordedRest};
+use crate::frontier::rules::KeyRule;
 use crate::jobs::JobSettings;
 use crate::moment::{ClockStamp, Moment};
 use crate::schedules::{Schedule, WallClockDue};
@@ -138,6 +139,15 @@ pub enum Decision {
         member: MemberId,
         /// Whether it is drained from here on.
         drained: bool,
+    },
+    /// An operator set a rule. What waited for the keys that it blocks ended.
+    RuleSet(Box<KeyRule>),
+    /// A rule ended. What waited for keys that another rule blocks ended.
+    RuleRemoved {
+        /// Its name.
+        name: Key,
+        /// Whether it was also about all names below.
+        below: bool,
     },
     /// Everything that waited was dropped.
     Purged,

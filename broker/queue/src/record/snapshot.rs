@@ -16,9 +16,11 @@ use crate::frontier::dormant::DormantEntries;
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::KeyState;
 use crate::frontier::lane_of;
+use crate::frontier::rules::{KeyRule, RuleHistory};
 use crate::frontier::runs::SlotId;
 use crate::jobs::{EntryChange, Job, JobState, SettingsChanges};
 use crate::moment::{ClockStamp, Moment};
+use crate::mutants::{self, Mutant};
 use crate::schedules::{Schedule, WallClockDue};
 use crate::{Group, GroupTotals};
 
@@ -52,6 +54,10 @@ pub enum SnapshotItem {
         /// The group's number for life.
         since: u64,
     },
+    /// A rule of an operator. Rules come before the keys and entries that they are about.
+    Rule(Box<KeyRule>),
+    /// What is remembered of rules; after the rules.
+    RuleHistory(RuleHistory),
     /// How far the group has consumed a feeding topic.
     Consumed {
         /// The topic.
@@ -209,6 +215,13 @@ impl Group {
         let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
         if let Some(since) = self.since {
             keep(SnapshotItem::Born { since });
+        }
+        let rules = self.frontier.rules();
+        for rule in rules.iter() {
+            keep(SnapshotItem::Rule(Box::new(rule.clone())));
+        }
+        if rules.history() != RuleHistory::default() {
+            keep(SnapshotItem::RuleHistory(rules.history()));
         }
         for (topic, next) in &self.consumed {
             keep(SnapshotItem::Consumed { topic: topic.clone(), next: *next });
@@ -387,6 +400,12 @@ impl Group {
             }
             SnapshotItem::Abandoned => {}
             SnapshotItem::Born { since } => self.since = Some(*since),
+            SnapshotItem::Rule(_) if mutants::is(Mutant::LosesRules) => {}
+            SnapshotItem::Rule(rule) => {
+                // No key is known yet.
+                self.frontier.set_rule(rule);
+            }
+            SnapshotItem::RuleHistory(history) => self.frontier.restore_rule_history(*history),
             SnapshotItem::Consumed { topic, next } => {
                 self.consumed.insert(topic.clone(), *next);
             }

@@ -9,10 +9,12 @@ use tidings_protocol::{
 };
 
 use crate::config::GroupConfig;
+use crate::fuzzing::dump;
 use crate::fuzzing::simulated_pages::SimulatedPages;
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::record::GroupRecord;
+use crate::record::replay::Replay;
 use crate::texts::TextRequest;
 use crate::{
     ClientLabel, ConnId, Group, Input, JobOperation, Output, Requester, StagedLink, TaskMessage,
@@ -221,6 +223,17 @@ impl Bench {
     #[track_caller]
     pub(crate) fn assert_no_task(&self, why: &str) {
         assert!(self.tasks.is_empty(), "{why}: {:?}", self.tasks);
+    }
+
+    /// Checks that the records alone give the same group.
+    #[track_caller]
+    pub(crate) fn check_records(&self) {
+        let empty = Self::new(&[]).group;
+        let mut replay = Replay::new(empty, true);
+        self.records.iter().for_each(|record| replay.apply(record));
+        let mut replayed = replay.finish().unwrap();
+        replayed.advance(self.now);
+        assert_eq!(dump::difference(&self.group, &replayed), None);
     }
 
     /// The words after `+OK` of the last answer.

@@ -4,10 +4,8 @@ use tidings_protocol::{Code, DAY_MS, ListRange, Outcome, RetryMode};
 
 use super::bench::{A, B, Bench, Worker};
 use crate::decide::membership::DRAINED_MAX;
-use crate::fuzzing::dump;
 use crate::moment::ClockStamp;
 use crate::record::Decision;
-use crate::record::replay::Replay;
 use crate::{ConnId, GroupQuery, Input, Operation, Requester};
 
 /// As `GROUP members` names [`A`] and [`B`].
@@ -23,17 +21,6 @@ impl Bench {
         let query = GroupQuery::Members { range: ListRange::default(), with_addresses: true };
         self.feed(Input::Query { requester: Worker(99).requester(), query });
         self.answers.last().unwrap().as_ref().unwrap().lines.clone()
-    }
-
-    /// Checks that the records alone give the same group.
-    #[track_caller]
-    fn check_records(&self) {
-        let empty = Self::new(&[]).group;
-        let mut replay = Replay::new(empty, true);
-        self.records.iter().for_each(|record| replay.apply(record));
-        let mut replayed = replay.finish().unwrap();
-        replayed.advance(self.now);
-        assert_eq!(dump::difference(&self.group, &replayed), None);
     }
 }
 

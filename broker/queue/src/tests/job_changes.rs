@@ -285,7 +285,6 @@ fn dry_run_is_rejected_as_the_change_would_be() {
     for wrong in [
         &[("dry", "yes")][..],
         &[("dry", "maybe"), ("max-pages", "1")],
-        &[("after", "1"), ("max-pages", "1")],
         &[("dry", "yes"), ("after", "x"), ("max-pages", "1")],
         &[("dry", "yes"), ("scope", "any")],
     ] {

@@ -12,7 +12,7 @@ use super::simulation::seeds;
 use crate::commands::{group_input, job_input};
 use crate::entry::EntryId;
 use crate::fuzzing::simulated_pages::TINY;
-use crate::{ConnId, Operation, Requester};
+use crate::{ConnId, Input, Operation, Requester};
 
 /// Simulated walks of a test run.
 const WALKS: u64 = 300;
@@ -199,6 +199,9 @@ fn a_part_looks_at_a_limited_number_of_entries() {
     // A text takes longer.
     let by_text = bench.list(GroupAction::Tasks, &[("match", "http://other.org/")]);
     assert_eq!(next(&by_text), Some(10));
+    // More patterns, or longer texts, take longer still.
+    let many = vec!["http://other.org/"; 64].join(",");
+    assert_eq!(next(&bench.list(GroupAction::Tasks, &[("match", &many)])), Some(3));
     let nothing = bench.list(GroupAction::Tasks, &[none[0], ("limit", "0")]);
     assert_eq!(nothing.ok, "crawlers listed=0", "a walk without lines would not end");
     let job = [("job", "docs")];
@@ -213,6 +216,78 @@ fn a_part_looks_at_a_limited_number_of_entries() {
     assert_eq!(busiest.ok, "crawlers matched=200 listed=3");
     let all = bench.list(GroupAction::Tasks, &none);
     assert_eq!(all.ok, "crawlers matched=0 listed=0");
+}
+
+// PROTOCOL: G11
+#[test]
+fn texts_and_patterns_limit_what_a_part_looks_at() {
+    let mut bench = Bench::new(&[]);
+    bench.open("docs", &[("scope", "any")]);
+    for n in 1..=40 {
+        bench.publish(&format!("http://j{n}.org/ job=docs"));
+        bench.publish(&format!("http://h{n}.org/{} every=1h", "x".repeat(4000)));
+    }
+    let many = vec!["http://other.org/"; 64].join(",");
+    let (one, many) = (("match", "http://other.org/"), ("match", &*many));
+    bench.group.config.looked_at_max = 40 * 80;
+    for action in [GroupAction::Tasks, GroupAction::Schedules] {
+        assert_eq!(bench.list(action, &[one]).ok, "crawlers matched=0 listed=0");
+        let first = ListEnd::parse(&bench.list(action, &[many]).ok);
+        assert_eq!(first.matched, None, "not all were looked at");
+        assert_eq!(bench.walk(action, &[many], |_| ()), (vec![], 40));
+    }
+    // The same for a change with patterns.
+    bench.group.config.looked_at_max = 80;
+    let mut parts = |settings: &[(&str, &str)]| {
+        let command = JobCommand {
+            name: Some("docs"),
+            ..JobCommand::unnamed(JobAction::Set, settings.to_vec())
+        };
+        bench.feed(job_input(A.requester(), &command).unwrap().1);
+        bench.ok().to_owned()
+    };
+    assert!(parts(&[("dry", "yes"), ("max-depth", "1")]).contains(" of=40"));
+    let ok = parts(&[("dry", "yes"), ("exclude", many.1)]);
+    assert!(ok.contains(" of=1 "), "{ok}");
+}
+
+/// Selected entries may end while the texts of the others are read. What was only counted is then in
+/// the next part.
+// PROTOCOL: G11
+#[test]
+fn entries_that_end_while_texts_are_read_hide_no_others() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.group.set_paging(TINY);
+    bench.join(A, 1);
+    for n in 1..=300 {
+        bench.publish(&format!("http://h{n}.org/"));
+    }
+    let held = bench.task();
+    let command = GroupCommand { action: GroupAction::Tasks, ..group_command(&[("limit", "3")]) };
+    bench.answers.clear();
+    bench.group.handle(group_input(A.requester(), &command).unwrap(), bench.now);
+    let mut reads = Vec::new();
+    while let Some(output) = bench.group.poll() {
+        reads.extend(bench.take(output));
+    }
+    assert!(bench.answers.is_empty() && !reads.is_empty(), "the list waits for its texts");
+    bench.ack(A, &held.id, Outcome::Done, &[]);
+    for read in reads {
+        let reply = bench.pages.execute(read);
+        bench.feed(Input::Texts(reply));
+    }
+    let is_list = |answer: &AnswerText| answer.ok.contains(" listed=");
+    let first = bench.answers.iter().flatten().find(|answer| is_list(answer)).unwrap().clone();
+    assert_eq!(first.ok, "crawlers matched=299 listed=3 next=4");
+    let mut next = ListEnd::parse(&first.ok).next;
+    let mut listed: Vec<_> = first.lines.iter().map(|line| first_word(line)).collect();
+    while let Some(after) = next {
+        let after = after.to_string();
+        let part = bench.list(GroupAction::Tasks, &[("after", &after), ("limit", "100")]);
+        listed.extend(part.lines.iter().map(|line| first_word(line)));
+        next = ListEnd::parse(&part.ok).next;
+    }
+    assert_eq!(listed, (2..=300).map(|id: u64| id.to_string()).collect::<Vec<_>>());
 }
 
 // PROTOCOL: G11

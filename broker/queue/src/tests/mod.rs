@@ -10,6 +10,7 @@ mod finished;
 mod interactions;
 mod job_changes;
 mod jobs;
+mod key_rules;
 mod lists;
 mod never_list;
 mod operate;

@@ -70,6 +70,24 @@ fn what_waits_ends_and_is_counted_as_blocked() {
     assert!(bench.totals().contains(" waiting=0 "), "{}", bench.totals());
 }
 
+/// The list may have many patterns, and most links of a page are known.
+// PROTOCOL: G15
+#[test]
+fn known_links_are_not_compared_with_the_list() {
+    let mut bench = bench();
+    bench.open("site", &[("scope", "any")]);
+    bench.publish("http://a.org/ job=site");
+    let task = bench.task();
+    bench.never("/private/");
+    bench.publish("http://b.org/private/ job=site");
+    bench.never("");
+    bench.publish("http://c.org/private/ job=site");
+    bench.never("/private/");
+    let links = [("http://b.org/private/", false), ("http://c.org/private/", false)];
+    bench.ack(A, &task.id, Outcome::Done, &links);
+    assert!(bench.ok().ends_with(" new=0 known=1 refused=1"), "{}", bench.ok());
+}
+
 #[test]
 fn next_request_of_a_task_is_not_made() {
     let mut bench = bench();

@@ -20,7 +20,7 @@ use crate::mutants::{self, Mutant};
 
 /// Default number of runs, and the least activity in each of them.
 pub(super) const RUNS: u64 = 1000;
-const RELEASES_MIN: u64 = 1000;
+const RELEASES_MIN: u64 = 500;
 const FAULTS_MIN: u64 = 20;
 /// Runs within which each mutant must be caught.
 const MUTANT_RUNS: u64 = 250;
@@ -33,6 +33,7 @@ const ALL_FAULTS: WorldOptions = WorldOptions {
     low_entries_max: Some(20),
     parallel_max: 3,
     drains: true,
+    rules: true,
     steers: true,
     render: true,
     outages: true,
@@ -58,6 +59,7 @@ fn every_promise_holds_under_faults() {
     );
     assert!(releases >= RELEASES_MIN, "each run has too few releases: {releases}");
     assert!(faults >= FAULTS_MIN, "each run has too few faults: {faults}");
+    assert!(sum.rules >= 10 * run_count, "few rules: {sum:?}");
     assert!(sum.crashes >= 2 * run_count && sum.clock_jumps >= 2 * run_count, "{sum:?}");
     assert!(sum.outages >= run_count, "{sum:?}");
     assert!(
@@ -92,6 +94,7 @@ fn seeds_that_once_failed_hold() {
     for seed in FAILED_SEEDS {
         let options = WorldOptions {
             drains: false,
+            rules: false,
             steers: false,
             render: false,
             outages: false,
@@ -104,7 +107,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 45] = [
+const MUTANTS: [(Mutant, Promise); 48] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -119,6 +122,9 @@ const MUTANTS: [(Mutant, Promise); 45] = [
     (Mutant::DropsLostAnnounced, Promise::NoTaskLost),
     (Mutant::OverCredit, Promise::CreditKept),
     (Mutant::FeedsDrained, Promise::DrainKept),
+    (Mutant::LosesRules, Promise::RulesKept),
+    (Mutant::ReturnsToBlocked, Promise::RulesKept),
+    (Mutant::AnswersRuleEarly, Promise::RulesKept),
     (Mutant::OverRenderCredit, Promise::CreditKept),
     (Mutant::BeforeDue, Promise::NeverBeforeDue),
     (Mutant::IgnoresEarlierDue, Promise::NoStarvation),

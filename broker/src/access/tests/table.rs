@@ -119,6 +119,7 @@ const GROUP_ROWS: &[Row] = &[
     Row("GROUP keys docs-1", "group:docs-1|monitor|admin"),
     Row("GROUP schedules docs-1", "group:docs-1|monitor|admin"),
     Row("GROUP members docs-1", "group:docs-1|monitor|admin"),
+    Row("GROUP rules docs-1", "group:docs-1|monitor|admin"),
     Row("GROUP dead docs-1", "group:docs-1|monitor|admin"),
     // The group then reads `new-url`.
     Row("GROUP create docs-1 delay=0s", "admin sub:new-url"),
@@ -130,6 +131,8 @@ const GROUP_ROWS: &[Row] = &[
     Row("GROUP purge docs-1", "admin"),
     Row("GROUP drain docs-1 member=crawler-3", "admin"),
     Row("GROUP undrain docs-1 member=crawler-3", "admin"),
+    Row("GROUP rule docs-1 key=a.example block=yes", "admin"),
+    Row("GROUP unrule docs-1 key=a.example", "admin"),
     Row("GROUP retry docs-1 all=yes", "admin"),
     Row("GROUP drop docs-1 all=yes", "admin"),
     Row("GROUP delete docs-1", "admin"),

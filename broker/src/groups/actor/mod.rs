@@ -5,6 +5,7 @@
 mod deletion;
 mod failure;
 mod feeding_topics;
+mod figures;
 mod notices;
 mod output_queue;
 mod snapshots;
@@ -23,6 +24,7 @@ use tidings_queue::{Group, Input, JobOperation, Output, Requester, TaskMessage};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use self::figures::FiguresSchedule;
 use self::output_queue::{OutputQueue, Parcel, QueuedEvent};
 use self::unanswered_commands::UnansweredCommands;
 use super::job_names::{JobNames, JobStatus};
@@ -63,6 +65,7 @@ pub(super) struct GroupActor {
     /// Connections of the member that runs in the broker's own process.
     local_conns: BTreeSet<ConnId>,
     watchers: Watchers,
+    figures: FiguresSchedule,
     commands: UnansweredCommands,
     /// Whether the settings were recorded since the topics were opened.
     is_configured: bool,
@@ -119,6 +122,7 @@ impl GroupActor {
             members: HashMap::new(),
             local_conns: BTreeSet::new(),
             watchers: Watchers::default(),
+            figures: FiguresSchedule::default(),
             commands: UnansweredCommands::default(),
             is_configured: false,
             outgoing: OutputQueue::default(),
@@ -187,6 +191,7 @@ impl GroupActor {
             self.work(messages, stop).await;
         }
         if let Some(error) = self.failure.clone() {
+            self.publish_failure();
             self.reject_all(&error, messages, stop).await;
         }
     }
@@ -225,6 +230,7 @@ impl GroupActor {
             if self.failure.is_some() {
                 return;
             }
+            self.publish_figures();
             if more_messages || more_events || more_snapshot {
                 tokio::task::yield_now().await;
                 if stop.is_cancelled() {
@@ -271,7 +277,8 @@ impl GroupActor {
                 let look =
                     self.group.has_wall_clock_dues().then(|| self.clock.now() + WALL_CLOCK_POLL_MS);
                 let outcomes = self.outgoing.next_outcomes(self.clock.now());
-                let others = [self.announce_at, outcomes, look, self.watchers.next_poll()];
+                let (figures, watchers) = (self.figures.deadline(), self.watchers.next_poll());
+                let others = [self.announce_at, outcomes, look, watchers, figures];
                 due.into_iter().chain(others.into_iter().flatten()).min()
             }
             Health::Full => Some(self.retry_at),
@@ -289,6 +296,7 @@ impl GroupActor {
             Health::Good => {}
             Health::Full => {
                 let now = self.clock.now();
+                self.figures.is_stale = true;
                 if !std::mem::replace(&mut self.is_stalled, true) || self.retry_at <= now {
                     self.retry_at = now + RETRY_MS;
                     self.log.retry();
@@ -470,6 +478,7 @@ impl GroupActor {
     /// Handles all outputs of the state machine.
     fn drain_outputs(&mut self) {
         self.watchers.changed();
+        self.figures.is_stale = true;
         while let Some(output) = self.group.poll() {
             match output {
                 Output::Record(record) => {

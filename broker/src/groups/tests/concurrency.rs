@@ -3,6 +3,7 @@
 use std::marker::Sync;
 
 use parking_lot::Mutex;
+use tidings_protocol::Command;
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
 

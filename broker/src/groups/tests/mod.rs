@@ -12,12 +12,12 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tidings_log::{DiskFaults, SegmentStore, SimulatedDisk};
-use tidings_protocol::{Answers, field_number};
+use tidings_protocol::{Answers, Command, field_number};
 
 use super::*;
 use crate::catalog::{Sync, TopicSettings};
 use crate::limits::Limits;
-use crate::mailbox::GroupBatch;
+use crate::mailbox::{GroupBatch, Mailbox};
 use crate::net::completes_within;
 
 /// Longest time that anything may take before a test fails instead of hanging.

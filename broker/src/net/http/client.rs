@@ -195,9 +195,9 @@ impl ConnectedClient {
         reply: impl Future<Output = Result<Answer, ProtocolError>>,
     ) -> Result<Answer, ProtocolError> {
         with_timeout(self.command_timeout, reply).await.unwrap_or_else(|| {
-            let text = "no reply yet: the disk is slow or accepts no writes at the moment. The \
-                        change may still be stored; repeating the request is safe and applies it \
-                        only once";
+            let text = "no reply yet: the disk is slow or accepts no writes at the moment, or \
+                        requests to a key with a new rule are in flight. The change may still be \
+                        stored; repeating the request is safe and applies it only once";
             Err(ProtocolError::new(Code::Idle, text))
         })
     }

@@ -1,5 +1,6 @@
 //! Requests about jobs: open a job, add seeds, wait for its end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -137,13 +138,8 @@ pub(super) async fn job(request: NamedRequest<JobName>) -> JsonResult {
 /// `"dry": true` it returns what the change would drop.
 pub(super) async fn set(request: NamedRequest<JobName>, body: Body) -> JsonResult {
     let params = request.params(&["group"])?;
-    let NamedRequest { http, client, name, headers, .. } = request;
-    let action = Action::ManageJob(name.as_ref());
-    client.check_action(action)?;
-    client.check_rate()?;
-    let body = http.bodies.receive_json(&headers, body);
-    let JsonFields(mut fields) =
-        client.receive_while_allowed(|identity| identity.check_action(action), body).await??;
+    let mut fields = receive_fields(&request, body).await?;
+    let NamedRequest { client, name, .. } = request;
     let removed: Vec<_> = JOB_CHANGES
         .iter()
         .filter(|(key, _)| fields.get(*key) == Some(&JsonField::Null))
@@ -161,16 +157,26 @@ pub(super) async fn set(request: NamedRequest<JobName>, body: Body) -> JsonResul
     Ok(JsonResponse(object))
 }
 
-/// `POST /jobs/{job}/urls`: `{"urls": [..], "prio": .., "after": ..}`
-pub(super) async fn add(request: NamedRequest<JobName>, body: Body) -> JsonResult {
-    let params = request.params(&["group"])?;
+/// Receives the body of a request that changes a job, while the client may change it.
+async fn receive_fields(
+    request: &NamedRequest<JobName>,
+    body: Body,
+) -> HttpResult<BTreeMap<String, JsonField>> {
     let NamedRequest { http, client, name, headers, .. } = request;
     let action = Action::ManageJob(name.as_ref());
     client.check_action(action)?;
     client.check_rate()?;
-    let body = http.bodies.receive_json(&headers, body);
-    let JsonFields(mut object) =
+    let body = http.bodies.receive_json(headers, body);
+    let JsonFields(fields) =
         client.receive_while_allowed(|identity| identity.check_action(action), body).await??;
+    Ok(fields)
+}
+
+/// `POST /jobs/{job}/urls`: `{"urls": [..], "prio": .., "after": ..}`
+pub(super) async fn add(request: NamedRequest<JobName>, body: Body) -> JsonResult {
+    let params = request.params(&["group"])?;
+    let mut object = receive_fields(&request, body).await?;
+    let NamedRequest { client, name, .. } = request;
     let urls = take_words(&mut object, "urls", SEEDS_MAX)?
         .ok_or_else(|| bad_request("urls: expected a list of URLs"))?;
     let settings = to_settings(&object, SEED_SETTINGS)?;

@@ -29,7 +29,7 @@ mod tests {
 
     use tidings_protocol::status::{
         CursorStatus, DamagedGroupStatus, DrainStatus, Field, GroupStatus, JobStatus, JsonType,
-        KeyStatus, ListedMember, ScheduleStatus, TaskStatus, TopicStatus,
+        KeyStatus, ListedMember, ListedRule, RuleStatus, ScheduleStatus, TaskStatus, TopicStatus,
     };
 
     use super::*;
@@ -79,6 +79,8 @@ mod tests {
         expect_described("Keys/properties/keys/items", &KeyStatus::fields(), &[]);
         expect_described("Members/properties/members/items", &ListedMember::fields(), &[]);
         expect_described("Member", &DrainStatus::fields(), &[]);
+        expect_described("Rules/properties/rules/items", &ListedRule::fields(), &[]);
+        expect_described("Rule", &RuleStatus::fields(), &[]);
         let schedules = "Schedules/properties/schedules/items";
         expect_described(schedules, &ScheduleStatus::fields(), &[]);
         expect_described("Job", &without(JobStatus::fields(), "rate"), &[]);

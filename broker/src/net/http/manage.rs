@@ -47,6 +47,15 @@ const GROUP_SETTINGS: &ObjectSchema = &[
     ("circuit", FieldType::Text),
 ];
 
+const RULE_SETTINGS: &ObjectSchema = &[
+    ("block", FieldType::Bool),
+    ("pause", FieldType::Bool),
+    ("delay", FieldType::Text),
+    ("parallel", FieldType::Number),
+    ("for", FieldType::Text),
+    ("note", FieldType::Text),
+];
+
 /// Receives the settings in a body. The request may not have parameters.
 async fn receive_settings<N>(
     request: &NamedRequest<N>,
@@ -201,6 +210,27 @@ pub(super) fn schedules() -> MethodRouter<Arc<HttpState>> {
 /// `GET /groups/{group}/members`
 pub(super) fn members() -> MethodRouter<Arc<HttpState>> {
     list(GroupAction::Members, "members", &["after", "limit"], &[])
+}
+
+/// `GET /groups/{group}/rules`
+pub(super) fn rules() -> MethodRouter<Arc<HttpState>> {
+    list(GroupAction::Rules, "rules", &["after", "limit"], &[])
+}
+
+/// `PUT /groups/{group}/rules/{key}`: sets the rule of a key. It responds when no request to the
+/// key is in flight, if the rule blocks or pauses it.
+pub(super) async fn put_rule(request: NamedRequest<GroupName>, body: Body) -> JsonResult {
+    let settings = receive_settings(&request, RULE_SETTINGS, body).await?;
+    let settings = [&[("key", request.part()?)], &as_pairs(&settings)[..]].concat();
+    let reply = request.run(GroupAction::Rule, settings).await?;
+    Ok(JsonResponse(object(&reply.ok)))
+}
+
+/// `DELETE /groups/{group}/rules/{key}`
+pub(super) async fn delete_rule(request: NamedRequest<GroupName>) -> HttpResult<StatusCode> {
+    request.params(&[])?;
+    request.run(GroupAction::Unrule, vec![("key", request.part()?)]).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Runs `action` with the settings `fixed` and the parameters of the request. Returns the lines of

@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use bytes::Bytes;
 use tidings_protocol::{Code, Command, GroupAction, JobAction, ProtocolError};
 use tokio::sync::Semaphore;
@@ -123,7 +123,7 @@ pub(crate) async fn run_command(
     command: &Command<'_>,
     command_timeout: Duration,
 ) -> Result<(), ProtocolError> {
-    let (conn, mailbox) = shared.registry.register().ok_or_else(|| {
+    let (conn, mailbox) = shared.registry.register(Transport::Http).ok_or_else(|| {
         ProtocolError::new(Code::Limit, "the limit of connections is reached; try again later")
     })?;
     let admitted = AdmittedConnection { conn, mailbox, usage: None };
@@ -141,6 +141,7 @@ fn router(http: &Arc<HttpState>) -> Router {
         .route("/health", get(system::health))
         .route("/ready", get(system::ready))
         .route("/stats", get(system::stats))
+        .route("/metrics", get(system::metrics))
         .route("/topics", get(manage::topics))
         .route(
             "/topics/{topic}",
@@ -162,6 +163,8 @@ fn router(http: &Arc<HttpState>) -> Router {
         .route("/groups/{group}/drain", manage::drain(GroupAction::Drain))
         .route("/groups/{group}/undrain", manage::drain(GroupAction::Undrain))
         .route("/groups/{group}/members", manage::members())
+        .route("/groups/{group}/rules", manage::rules())
+        .route("/groups/{group}/rules/{key}", put(manage::put_rule).delete(manage::delete_rule))
         .route("/groups/{group}/tasks", manage::tasks())
         .route("/groups/{group}/keys", manage::keys())
         .route("/groups/{group}/schedules", manage::schedules())

@@ -35,6 +35,8 @@ pub(super) struct NamedRequest<N> {
     pub(super) http: Arc<HttpState>,
     pub(super) client: Arc<ConnectedClient>,
     pub(super) name: N,
+    /// A second name in the path, of a part of that thing.
+    part: Option<String>,
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
 }
@@ -50,12 +52,14 @@ where
         let utf8 =
             || ErrorResponse::new(StatusCode::BAD_REQUEST, "utf8", "the path is not valid UTF-8");
         let params = params.map_err(|_| utf8())?;
-        let (_, name) = params.iter().next().expect("the route has one parameter");
+        let mut params = params.iter().map(|(_, text)| text);
+        let name = params.next().expect("the route has a parameter");
         let client = parts.extensions.get().expect("every request has its client");
         Ok(Self {
             http: Arc::clone(http),
             client: Arc::clone(client),
             name: name.parse().map_err(N::Err::into)?,
+            part: params.next().map(str::to_owned),
             uri: parts.uri.clone(),
             headers: mem::take(&mut parts.headers),
         })
@@ -63,6 +67,11 @@ where
 }
 
 impl<N> NamedRequest<N> {
+    /// The second name in the path, which is one word.
+    pub(super) fn part(&self) -> HttpResult<&str> {
+        check_word(self.part.as_deref().unwrap_or_default())
+    }
+
     /// [`QueryParams::parse`].
     pub(super) fn params(&self, known: &[&str]) -> HttpResult<QueryParams> {
         QueryParams::parse(&self.uri, known)

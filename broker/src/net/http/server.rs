@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::Request;
@@ -182,7 +182,9 @@ async fn respond(
     client: &Arc<ConnectedClient>,
     request: Request<Incoming>,
 ) -> Response {
+    let received_at = Instant::now();
     let mut response = route_request(http, router, client, request).await;
+    http.shared.stats.count_response(response.status().as_u16(), received_at.elapsed());
     origin_check::add_security_headers(response.headers_mut());
     // An untrusted client gets one response per connection, so that it cannot occupy memory between
     // requests.
@@ -219,6 +221,7 @@ async fn route_request(
         }
         Err(error) => {
             http.shared.stats.refused_lines.add(1);
+            http.shared.stats.failed_logins.add(1);
             client.audit(AuditEvent::LogInFailed { why: error.message() });
             return error.into_response();
         }

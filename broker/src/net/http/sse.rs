@@ -40,7 +40,7 @@ const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 /// Begins after `Last-Event-ID`, else at `from`, else with new events.
 pub(super) async fn stream(request: NamedRequest<TopicName>) -> HttpResult<Response> {
-    let NamedRequest { http, client, name: topic, uri, headers } = request;
+    let NamedRequest { http, client, name: topic, uri, headers, .. } = request;
     client.check_action(Action::Subscribe(topic.as_str()))?;
     let names = [["from"].as_slice(), &EventFilter::PARAMS].concat();
     let params = QueryParams::parse(&uri, &names)?;

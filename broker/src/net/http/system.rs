@@ -1,22 +1,23 @@
-//! Requests about the broker itself: liveness, readiness, counters and the `OpenAPI` document.
+//! Requests about the broker itself: liveness, readiness, figures and the `OpenAPI` document.
 
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{StatusCode, Uri, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
+use tidings_metrics::{Exposition, Format};
 
 use super::HttpState;
 use super::client::ConnectedClient;
 use super::embedded_handlers::EmbeddedHandler;
-use super::error::HttpResult;
+use super::error::{HttpResult, bad_request};
 use super::json_objects::{JSON, JsonResponse};
 use super::request_input::QueryParams;
 use crate::access::Action;
-use crate::stats::RequestCounts;
+use crate::figures::{BROKER, TOPICS};
 use crate::topic::Health;
 
 /// The `OpenAPI` 3.1 document without the paths of embedded handlers.
@@ -94,33 +95,42 @@ pub(super) async fn stats(
 ) -> HttpResult<JsonResponse> {
     QueryParams::parse(&uri, &[])?;
     client.check_action(Action::Monitor)?;
-    let (shared, stats) = (&http.shared, &http.shared.stats);
-    let mut counts = json!({
-        "connections": shared.registry.len(),
-        "connected": shared.registry.total_connections(),
-        "turned-away": stats.rejected_connections.value(),
-        "lines": stats.lines.value(),
-        "events": stats.events.value(),
-        "refused": stats.refused_lines.value(),
-        "bytes-in": stats.bytes_in.value(),
-        "clock": shared.clock.now().0,
-        "hooks": request_counts(&stats.webhooks),
-        "notices": request_counts(&stats.receiver_requests),
-    });
+    let mut counts = http.shared.snapshot().json();
+    counts.insert("clock".to_owned(), http.shared.clock.now().0.into());
     for handler in &http.config.embedded_handlers {
         if let Some((name, counters)) = handler.counters().await {
             let counters =
                 counters.into_iter().map(|(name, count)| (name.to_owned(), count.into()));
-            counts[name] = Value::Object(counters.collect());
+            counts.insert(name.to_owned(), Value::Object(counters.collect()));
         }
     }
-    Ok(JsonResponse(counts))
+    Ok(JsonResponse(counts.into()))
 }
 
-fn request_counts(counts: &RequestCounts) -> Value {
-    json!({
-        "taken": counts.accepted.value(),
-        "refused": counts.refused.value(),
-        "limited": counts.limited.value(),
-    })
+/// `GET /metrics`: all figures in a text format of Prometheus.
+pub(super) async fn metrics(
+    State(http): State<Arc<HttpState>>,
+    Extension(client): Extension<Arc<ConnectedClient>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> HttpResult<Response> {
+    client.check_action(Action::Monitor)?;
+    let params = QueryParams::parse(&uri, &["topics"])?;
+    let with_topics = match params.get("topics") {
+        None => false,
+        Some("yes") => true,
+        Some(_) => return Err(bad_request("topics: expected yes")),
+    };
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let format = Format::accepted(accept);
+    let mut text = Exposition::new(format);
+    let snapshot = http.shared.snapshot();
+    text.add(BROKER, &snapshot);
+    if with_topics {
+        text.add(TOPICS, &snapshot);
+    }
+    for source in &http.config.metrics {
+        source.add_to(&mut text);
+    }
+    Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())
 }

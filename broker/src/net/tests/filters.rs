@@ -112,7 +112,7 @@ impl Link {
 
     fn fetch(&mut self, bytes_max: usize, now: u64) -> bool {
         let Self { subscriptions, outbound, answers, .. } = self;
-        subscriptions.fetch(outbound, answers, bytes_max, || Moment(now))
+        subscriptions.fetch(outbound, answers, bytes_max, || Moment(now)).has_more
     }
 }
 

@@ -10,7 +10,9 @@ use std::task::Waker;
 
 use parking_lot::{Mutex, RwLock};
 use tidings_concurrent::{NewTopicWaiters, Watermarked};
-use tidings_log::{CheckedFile, CommitLog, Committers, LogId, LogPlan, Recovered, Store, TopicLog};
+use tidings_log::{
+    CheckedFile, CommitLog, Committers, DiskSpace, LogId, LogPlan, Recovered, Store, TopicLog,
+};
 use tidings_protocol::{
     Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Durability, JOB_DONE_TOPIC, PAGE_READY_TOPIC,
     ProtocolError, Seq, StartAt, TopicName,
@@ -50,6 +52,8 @@ pub struct Topics {
     shared: Arc<TopicsShared>,
     defaults: TopicSettings,
     count_max: usize,
+    /// Space of the disk at the last maintenance, if it is known.
+    disk_space: Arc<Mutex<Option<DiskSpace>>>,
     /// A run of [`maintain`](Self::maintain) has not finished.
     is_maintaining: Arc<AtomicBool>,
     /// A topic is being verified. That can take long, so only one runs at a time and the other
@@ -137,6 +141,7 @@ impl Topics {
             shared: Arc::new(shared),
             defaults,
             count_max: limits.topics_max.max(FIXED.len()),
+            disk_space: Arc::default(),
             is_maintaining: Arc::default(),
             is_verifying: Arc::default(),
             new_topic_waiters: NewTopicWaiters::default(),
@@ -473,6 +478,11 @@ impl Topics {
         self.shared.logs.as_ref().map(|logs| &logs.committers)
     }
 
+    /// Space of the disk, about a second ago.
+    pub(crate) fn disk_space(&self) -> Option<DiskSpace> {
+        *self.disk_space.lock()
+    }
+
     pub(crate) fn defaults(&self) -> TopicSettings {
         self.defaults
     }
@@ -505,12 +515,15 @@ impl Topics {
     /// Maintains all topics: due syncs, retention, recovery from a full disk. Call it about once a
     /// second. Does not block.
     pub(crate) fn maintain(self: &Arc<Self>) {
-        let Some(cold) = self.shared.cold() else { return };
+        let Some(TopicLogs { store, cold, .. }) = &self.shared.logs else { return };
         if self.is_maintaining.swap(true, Ordering::AcqRel) {
             return;
         }
         let (topics, tending) = (self.list(), Arc::clone(&self.is_maintaining));
+        let (store, disk_space) = (Arc::clone(store), Arc::clone(&self.disk_space));
         cold.spawn_blocking(move || {
+            let space = store.space().ok();
+            *disk_space.lock() = space;
             for topic in topics {
                 topic.maintain();
             }

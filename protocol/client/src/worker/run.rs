@@ -180,8 +180,12 @@ impl<H: TaskHandler> Run<H> {
     /// Reports the loss of a connection once, and after it each refusal that is new.
     fn lost(&mut self, error: ClientError) {
         self.is_drained = false;
-        let is_refusal =
-            matches!(error, ClientError::Refused(_) | ClientError::TopicMissing { .. });
+        let is_refusal = matches!(
+            error,
+            ClientError::Refused(_)
+                | ClientError::TopicMissing { .. }
+                | ClientError::OtherGroup { .. }
+        );
         if self.reported_loss.as_ref().is_none_or(|last| is_refusal && *last != error) {
             self.shared.handler.disconnected(&error);
             self.reported_loss = Some(error);

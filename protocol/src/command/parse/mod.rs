@@ -365,7 +365,7 @@ fn set_duration(option: &mut Option<u64>, key: &str, value: &str) -> Result<(), 
     set(option, key, ms)
 }
 
-fn yes_or_no(key: &str, value: &str) -> Result<bool, ProtocolError> {
+pub(crate) fn yes_or_no(key: &str, value: &str) -> Result<bool, ProtocolError> {
     match value {
         "yes" => Ok(true),
         "no" => Ok(false),

@@ -8,6 +8,7 @@
 //! | `PAGE_RENDERED_PATH` | a file with the HTML after a browser has rendered the page, removed after the program has ended |
 //! | `PAGE_SCREENSHOT_PATH`, `PAGE_PDF_PATH` | the image and the PDF of a rendered page, which stay in the data directory |
 //! | `PAGE_ITEM`, `PAGE_SOURCE` | `item=` and `source=` of the event that announced the page |
+//! | `TRACEPARENT` | the trace context of that event |
 //! | `PAGE_JOB`, `PAGE_PASS`, `PAGE_DEPTH`, `PAGE_TASK`, `PAGE_ATTEMPT` | where it belongs |
 //!
 //! Exit code 0 makes the page safe here. After another exit code or a timeout the page is refused:
@@ -128,7 +129,7 @@ impl Sink for Exec {
     }
 }
 
-fn variables(record: &PageRecord) -> [(&'static str, Option<String>); 13] {
+fn variables(record: &PageRecord) -> [(&'static str, Option<String>); 14] {
     let report = &record.report;
     [
         ("PAGE_ID", Some(record.page.to_string())),
@@ -144,6 +145,7 @@ fn variables(record: &PageRecord) -> [(&'static str, Option<String>); 13] {
         ("PAGE_DEPTH", record.depth.map(|depth| depth.to_string())),
         ("PAGE_ITEM", record.item.as_deref().map(str::to_owned)),
         ("PAGE_SOURCE", record.source.as_deref().map(str::to_owned)),
+        ("TRACEPARENT", record.traceparent.as_deref().map(str::to_owned)),
     ]
 }
 

@@ -1,5 +1,5 @@
 use std::collections::BTreeSet;
-use std::sync::mpsc as channel;
+use std::sync::{Arc, mpsc as channel};
 
 use tidings_documents::page::PageLink;
 
@@ -74,7 +74,8 @@ fn start(has_ledger: bool) -> Teller {
     let ledger = has_ledger.then_some(ledger);
     let sink = Told { batches, results, ledger, settled: settling };
     let troubles = Troubles::default();
-    let (writer, closed) = SinkWriter::start(Box::new(sink), troubles.reporter()).unwrap();
+    let (writer, closed) =
+        SinkWriter::start(Box::new(sink), troubles.reporter(), Arc::default()).unwrap();
     let sinks = Sinks {
         writers: vec![writer],
         troubles,

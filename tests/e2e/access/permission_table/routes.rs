@@ -28,6 +28,7 @@ const ROUTES: &[Route] = &[
     Route("GET", "/health", "", "", ""),
     Route("GET", "/ready", "", "", ""),
     Route("GET", "/stats", "", "", READ),
+    Route("GET", "/metrics", "", "", READ),
     Route("GET", "/topics", "", "", READ),
     Route("GET", "/topics/{topic}", "?from=first&limit=1&wait=0s", "", "sub:docs-1"),
     Route("GET", "/topics/{topic}/events", "?from=first", "", "sub:docs-1"),
@@ -53,6 +54,9 @@ const ROUTES: &[Route] = &[
     Route("POST", "/groups/{group}/drain", "?member=x", "", ADMIN),
     Route("POST", "/groups/{group}/undrain", "?member=x", "", ADMIN),
     Route("GET", "/groups/{group}/members", "", "", READ_GROUP),
+    Route("GET", "/groups/{group}/rules", "", "", READ_GROUP),
+    Route("PUT", "/groups/{group}/rules/{key}", "", r#"{"block":true}"#, ADMIN),
+    Route("DELETE", "/groups/{group}/rules/{key}", "", "", ADMIN),
     Route("GET", "/groups/{group}/tasks", "", "", READ_GROUP),
     Route("GET", "/groups/{group}/keys", "", "", READ_GROUP),
     Route("GET", "/groups/{group}/schedules", "", "", READ_GROUP),
@@ -120,7 +124,7 @@ struct TableRequest {
 fn table_requests(label: &str, creating: bool) -> Vec<TableRequest> {
     let mut all = Vec::new();
     for Route(method, template, query, body, needs) in ROUTES {
-        let path = ["{topic}", "{group}", "{job}", "{name}", "{token}"]
+        let path = ["{topic}", "{group}", "{job}", "{key}", "{name}", "{token}"]
             .iter()
             .fold((*template).to_owned(), |path, part| path.replace(part, "docs-1"));
         let request = TableRequest {

@@ -125,7 +125,17 @@ impl Origin {
 
     /// The URL of a path on the host with this number, counted from 0.
     pub(crate) fn url(&self, host: u16, path: &str) -> String {
-        format!("http://{}:{}{path}", Site::host(host), self.port)
+        self.url_at(Site::host(host), path)
+    }
+
+    /// The same with any name of a host.
+    pub(crate) fn url_at(&self, name: impl fmt::Display, path: &str) -> String {
+        format!("http://{name}:{}{path}", self.port)
+    }
+
+    /// The time since the origin started, as in its record.
+    pub(crate) fn now(&self) -> Duration {
+        self.shared.now()
     }
 
     /// The URL of the first page of every host.

@@ -17,6 +17,7 @@ use crate::config::GroupConfig;
 use crate::entry::{Admission, AgainRequest, Entry, EntryState, Lease, PassId};
 use crate::frontier::circuit::Circuit;
 use crate::frontier::key_queue::KeyState;
+use crate::frontier::rules::{KeyRule, RuleHistory};
 use crate::jobs::{Job, JobState, SettingsChanges};
 use crate::moment::{ClockStamp, Moment};
 use crate::schedules::{Schedule, WallClockDue, WallClockTarget};
@@ -58,6 +59,8 @@ variants!(Decision {
     "unpinned" => Unpinned { entries },
     "paused" => Paused(paused),
     "drained" => MemberDrained { member, drained },
+    "rule-set" => RuleSet(rule),
+    "rule-removed" => RuleRemoved { name, below },
     "purged" => Purged,
     "revived" => DeadRetried { entries; repairs = true } if *repairs,
     "retried" => DeadRetried { entries; repairs = false },
@@ -85,6 +88,8 @@ variants!(Decision {
 variants!(SnapshotItem {
     "begin" => Begin { run, stamp, local_member, dormant, keys },
     "born" => Born { since },
+    "rule" => Rule(rule),
+    "rules" => RuleHistory(history),
     "abandoned" => Abandoned,
     "taken" => Consumed { topic, next },
     "sent" => Published { topic, seq },
@@ -173,6 +178,8 @@ structs! {
     Schedule { url_key, text, key, prio, forwarded, every_ms, due, entry, skips_next }
     WallClockDue { target, unix_ms, due }
     PassId { number, pass }
+    KeyRule { number, name, below, block, pause, delay_ms, parallel, until, note }
+    RuleHistory { last_number, lifted, reboot_at, last_at_reboot }
     SettingsChanges { count, opened }
     AgainRequest { url, key, member }
     Circuit { unanswered, rests_from, tried, given_up }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::promises::{CheckResult, Promise};
-use crate::tests::site::is_on_never_list;
+use crate::tests::site::{host_number, is_on_never_list};
 
 /// Announced URLs that are not fetched yet, with the decision number of the announcement.
 #[derive(Debug, Default)]
@@ -28,6 +28,11 @@ impl AnnouncementCheck {
     /// The publisher was informed that the URL will not be fetched.
     pub(super) fn given_up(&mut self, url: &str) {
         self.0.remove(url);
+    }
+
+    /// A host may be blocked.
+    pub(super) fn block(&mut self, host: u64) {
+        self.0.retain(|url, _| host_number(url) != host);
     }
 
     /// All entries were purged.

@@ -51,6 +51,11 @@ pub(super) enum CommandOrigin {
         name: String,
         opened: u64,
     },
+    /// Sets or removes the rule of a key.
+    Rule {
+        key: String,
+        command: u64,
+    },
     /// Narrows the pass of a job that was opened at `opened`.
     Narrow {
         name: String,

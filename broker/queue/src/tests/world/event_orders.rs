@@ -94,6 +94,7 @@ fn simulate_order(
         low_entries_max: None,
         parallel_max: 1,
         drains: false,
+        rules: false,
         steers: false,
         paging: Some(TINY),
         traced: true,

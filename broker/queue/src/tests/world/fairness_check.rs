@@ -206,7 +206,7 @@ impl FairnessCheck {
             let name = host_of(&page(host, 0));
             let held = self.leases.values().filter(|lease| lease.host == name).count();
             let idle = could
-                && held < hosts.parallel() as usize
+                && held < hosts.parallel_of(&name, now) as usize
                 && hosts.welcomes(&name, now)
                 && !outages.may_rest(&name, now)
                 && self.has_announced(host, looks, could_render);

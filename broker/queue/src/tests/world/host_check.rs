@@ -6,7 +6,9 @@ use tidings_protocol::{KeyRest, TaskId};
 
 use super::DELAY_MS;
 use super::promises::{CheckResult, Promise, between};
+use super::rule_check::RuleCheck;
 use crate::moment::Moment;
+use crate::tests::site::host_number;
 
 /// All hosts, in true time.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub(super) struct HostCheck {
     /// Tasks with a request that has ended, as far as the group knows.
     known_to_end: BTreeSet<TaskId>,
     by_name: BTreeMap<String, SimulatedHost>,
+    /// Rules of the operator.
+    pub(super) rules: RuleCheck,
 }
 
 /// What a host has observed and requested.
@@ -45,6 +49,7 @@ impl HostCheck {
             next_delay_ms: None,
             known_to_end: BTreeSet::new(),
             by_name: BTreeMap::new(),
+            rules: RuleCheck::default(),
         }
     }
 
@@ -69,9 +74,32 @@ impl HostCheck {
         self.next_delay_ms = None;
     }
 
-    /// Limit of open requests per host.
+    /// Rules of these hosts are about to change.
+    pub(super) fn begin_rule(&mut self, names: impl Iterator<Item = String>, now: Moment) {
+        for name in names {
+            let (delay_ms, _) = self.rules.delays(&name, self.delay_ms, now);
+            if let Some(host) = self.by_name.get_mut(&name) {
+                host.rest_ms = host.rest_ms.min(delay_ms);
+            }
+        }
+    }
+
+    /// Checks that a host has no request, if a rule holds it.
+    pub(super) fn check_held(&self, name: &str, now: Moment) -> CheckResult {
+        let open = self.by_name.get(name).map_or(0, |host| host.open);
+        Promise::RulesKept.holds(open == 0 || !self.rules.surely_holds(name, now), || {
+            format!("{name} is blocked or paused, and {open} requests are open")
+        })
+    }
+
+    /// Limit of open requests per host, without rules.
     pub(super) fn parallel(&self) -> u32 {
         self.parallel
+    }
+
+    /// Open requests that a host has certainly room for.
+    pub(super) fn parallel_of(&self, name: &str, now: Moment) -> u32 {
+        self.rules.parallels(name, self.parallel, now).0
     }
 
     /// A request begins for a task that was released at `released`, perhaps a second time.
@@ -79,18 +107,22 @@ impl HostCheck {
         if !self.by_name.contains_key(name) {
             self.by_name.insert(name.to_owned(), SimulatedHost::default());
         }
+        let (_, parallel) = self.rules.parallels(name, self.parallel, now);
+        let (delay_ms, _) = self.rules.delays(name, self.delay_ms, now);
         let host = self.by_name.get_mut(name).expect("the host was inserted above");
-        Promise::OneInFlight.holds(host.open < self.parallel, || {
-            format!("{name} gets another request with {} of {} open", host.open, self.parallel)
+        Promise::OneInFlight.holds(host.open < parallel, || {
+            format!("{name} gets another request with {} of {parallel} open", host.open)
         })?;
         host.open += 1;
+        self.check_held(name, now)?;
+        let host = self.by_name.get_mut(name).expect("the host was inserted above");
         // With parallel requests, one may be on its way while another ends.
         let is_alone = self.parallel == 1;
         let knows_wishes = is_alone || released > host.wished_at;
         let start = if is_alone { now } else { released };
         if let Some(end) = host.last_end.filter(|end| is_alone || *end < start) {
             let pace_ms = if knows_wishes { host.pace_ms } else { 0 };
-            let rest_ms = host.rest_ms.max(pace_ms);
+            let rest_ms = host.rest_ms.min(delay_ms).max(pace_ms);
             Promise::DelayKept.holds(start.since(end) >= rest_ms, || {
                 format!(
                     "{name} rests {rest_ms} ms and gets a request after {}",
@@ -105,20 +137,22 @@ impl HostCheck {
 
     /// A request ends.
     pub(super) fn end(&mut self, name: &str, now: Moment) {
+        let (delay_ms, _) = self.rules.delays(name, self.delay_ms, now);
         let host = self.by_name.get_mut(name).expect("a request has begun");
         host.open -= 1;
         if self.parallel == 1 {
             // Until the group knows of this end, no other request may begin.
-            (host.last_end, host.rest_ms) = (Some(now), self.delay_ms);
+            (host.last_end, host.rest_ms) = (Some(now), delay_ms);
         }
     }
 
     /// The group knows since `at` that the request of a task has ended.
     pub(super) fn end_is_known(&mut self, name: &str, task: &TaskId, at: Moment) {
         if self.known_to_end.insert(task.clone()) {
+            let (delay_ms, _) = self.rules.delays(name, self.delay_ms, at);
             let host = self.by_name.get_mut(name).expect("a request has begun");
             host.last_end = host.last_end.max(Some(at));
-            host.rest_ms = self.delay_ms;
+            host.rest_ms = delay_ms;
         }
     }
 
@@ -144,10 +178,14 @@ impl HostCheck {
 
     /// Whether the host accepts a request now.
     pub(super) fn welcomes(&self, name: &str, now: Moment) -> bool {
+        if self.rules.may_hold(host_number(&format!("http://{name}/"))) {
+            return false;
+        }
         self.by_name.get(name).is_none_or(|host| {
-            let rest_ms = host.rest_ms.max(host.pace_ms) + 1;
+            let (_, delay_ms) = self.rules.delays(name, self.delay_ms, now);
+            let rest_ms = host.rest_ms.max(delay_ms).max(host.pace_ms) + 1;
             let has_rested = host.last_end.is_none_or(|end| now.since(end) >= rest_ms);
-            host.open < self.parallel && has_rested && now > host.closed_until
+            host.open < self.parallel_of(name, now) && has_rested && now > host.closed_until
         })
     }
 }

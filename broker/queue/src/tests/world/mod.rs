@@ -12,7 +12,7 @@
 //! | [`disk`] | loses or tears data that was not synced |
 //! | [`machine`] | reboots; its wall clock is set by up to years, and back |
 //! | [`outages`] | hosts do not answer for a while, or for ever |
-//! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay, drains workers |
+//! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay, drains workers, sets rules |
 //! | [`steering`] | narrows jobs that run, and changes their limits |
 //!
 //! The promises that must hold nevertheless are in [`promises`]. Each has one checker:
@@ -38,6 +38,7 @@ mod output_queue;
 mod pass_check;
 mod priority_check;
 mod promises;
+mod rule_check;
 mod run_totals;
 mod schedules;
 mod settings;
@@ -166,6 +167,8 @@ pub(super) struct WorldOptions {
     pub(super) parallel_max: u32,
     /// Whether the operator drains workers.
     pub(super) drains: bool,
+    /// Whether the operator sets rules for hosts.
+    pub(super) rules: bool,
     /// Whether the operator changes jobs that run, and the never-list.
     pub(super) steers: bool,
     /// Whether some pages need a browser.
@@ -350,6 +353,7 @@ impl World {
         self.advance(3 * LEASE_MS + 60_000)?;
         self.resume_everything()?;
         self.set_delay(DELAY_MS)?;
+        self.remove_rules()?;
         for worker in 0..self.workers.len() {
             self.drain(worker, false)?;
             self.join(worker, CREDIT_MAX, Some(CREDIT_MAX))?;
@@ -498,6 +502,7 @@ impl World {
             360..370 => self.publish("no URL at all"),
             370..380 => return self.change_delay(),
             380..400 if self.nature.drains => return self.drain_some_worker(),
+            400..430 if self.nature.rules => return self.change_rule(),
             _ => {}
         }
         Ok(())

@@ -126,6 +126,7 @@ impl World {
         self.priority_check.begin_pass(&name);
         self.order += 1;
         self.passes.open(&name, settings.clone(), self.order);
+        self.passes.find_mut(&name).blocked = self.hosts.rules.blocked().collect();
         self.open_named(&name, settings)?;
         for _ in 0..self.rng.u32(0..4) {
             let (seed, after_ms) = self.any_seed();

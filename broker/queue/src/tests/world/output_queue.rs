@@ -13,6 +13,7 @@ use super::fetch_request::FetchRequest;
 use super::promises::{BrokenPromise, CheckResult};
 use super::task::ReceivedTask;
 use crate::moment::Moment;
+use crate::tests::site::host_number;
 use crate::{ConnId, Input};
 
 /// An output that depends on the records before a mark.
@@ -201,6 +202,9 @@ impl World {
                         self.hosts.set_delay(*delay_ms);
                         Ok(())
                     }
+                    CommandOrigin::Rule { key, command } => {
+                        self.rule_is_answered(key, *command, answer)
+                    }
                     CommandOrigin::Drain { member, drained } => {
                         self.drain_check.end(*member, *drained, answer.as_ref().err());
                         Ok(())
@@ -223,11 +227,16 @@ impl World {
     fn fetch_requested(&mut self, fetch: &FetchRequest, order: u64, at: Moment) {
         let FetchRequest { url, job, after_ms, .. } = fetch;
         self.due_check.want(url, at + *after_ms);
-        self.priority_check.want(fetch, at);
-        if job.is_some() {
+        let host = host_number(url);
+        if self.hosts.rules.may_rule(host) {
+            self.priority_check.ignore(url);
+        } else {
+            self.priority_check.want(fetch, at);
+        }
+        if job.is_some() || self.hosts.rules.may_end(url) {
             return;
         }
-        if *after_ms > 0 {
+        if *after_ms > 0 || self.hosts.rules.may_wait(url) {
             self.fairness_check.announce_for_later(url, &self.announcement_check, &self.passes);
         } else {
             self.fairness_check.announce(url, &self.passes);

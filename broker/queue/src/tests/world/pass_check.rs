@@ -63,6 +63,8 @@ pub(super) struct PassModel {
     pub(super) ends: Option<Moment>,
     /// Whether it was cancelled or purged, so that not all of its pages were fetched.
     pub(super) marred: bool,
+    /// Hosts that a rule may have blocked meanwhile: their pages may not be fetched.
+    pub(super) blocked: BTreeSet<u64>,
     pub(super) done: bool,
     pub(super) deleted: bool,
     /// Connections that wait for it.
@@ -193,14 +195,17 @@ impl PassCheck {
         with_links: bool,
     ) -> CheckResult {
         let ReceivedTask { url, depth, .. } = received;
+        let hosts = [host_number(url), host_number(received.request())];
         let Some(pass) = self.by_name.get_mut(name).filter(|pass| !pass.done) else {
             let what = || format!("{name} is done, but then {url} is answered");
             return Promise::NeverEarly.holds(false, what);
         };
+        // The children of a page on a blocked host are refused.
+        let may_refuse = hosts.iter().any(|host| pass.blocked.contains(host));
         if outcome == Outcome::Redirect {
             let target = redirect_of(url);
             if *depth == 0 || pass.admits(&target) {
-                pass.find(&target, *depth);
+                pass.find(&target, *depth, may_refuse);
             }
             pass.targets.insert(target);
         }
@@ -216,7 +221,7 @@ impl PassCheck {
         let links = links_of(url).filter(|_| with_links && !is_too_deep);
         let links: Vec<_> = links.filter(|link| pass.admits(link)).collect();
         for link in links {
-            pass.find(link, depth + 1);
+            pass.find(link, depth + 1, may_refuse);
         }
         pass.check_budget(name, url)
     }
@@ -249,7 +254,7 @@ impl PassModel {
     /// Adds a seed.
     pub(super) fn seed(&mut self, url: &str) {
         self.seeds.insert(url.to_owned());
-        self.find(url, 0);
+        self.find(url, 0, false);
     }
 
     /// Whether its patterns, which are endings of URLs, admit a page.
@@ -274,10 +279,10 @@ impl PassModel {
         depths.is_some_and(|depths| depths.iter().any(|depth| self.narrowed.drops(url, *depth)))
     }
 
-    fn find(&mut self, url: &str, depth: u32) {
+    fn find(&mut self, url: &str, depth: u32, may_be_refused: bool) {
         self.depths.entry(url.to_owned()).or_default().insert(depth);
         let is_final = self.completed.contains(url) || self.others.contains(url);
-        if !is_final && !self.may_drop(url) && !is_on_never_list(url) {
+        if !may_be_refused && !is_final && !self.may_drop(url) && !is_on_never_list(url) {
             self.missing.entry(host_number(url)).or_default().insert(url.to_owned());
         }
     }
@@ -290,12 +295,13 @@ impl PassModel {
 
     /// Found pages of a host that are not final.
     pub(super) fn missing_on(&self, host: u64) -> impl Iterator<Item = &String> {
-        self.missing.get(&host).into_iter().flatten()
+        let missing = self.missing.get(&host).filter(|_| !self.blocked.contains(&host));
+        missing.into_iter().flatten()
     }
 
     /// Whether it has found the page and the page is not final.
     pub(super) fn lacks(&self, url: &str) -> bool {
-        self.missing.get(&host_number(url)).is_some_and(|missing| missing.contains(url))
+        self.missing_on(host_number(url)).any(|missing| missing == url)
     }
 
     /// Whether nothing in the job's own state blocks its releases.
@@ -339,7 +345,7 @@ impl PassModel {
         if self.marred || has_all || self.ends.is_some() || self.settings.host_pages_max.is_some() {
             return Ok(());
         }
-        let missing = self.missing.values().flatten().next();
+        let missing = self.missing.keys().flat_map(|host| self.missing_on(*host)).next();
         Promise::NeverEarly
             .holds(missing.is_none(), || format!("{name} has not finished {missing:?}"))
     }

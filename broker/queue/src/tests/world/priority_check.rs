@@ -72,6 +72,27 @@ impl PriorityCheck {
         self.waiting.retain(|(_, lane), _| lane.as_deref() != Some(name));
     }
 
+    /// The order of this page is not checked.
+    pub(super) fn ignore(&mut self, url: &str) {
+        self.begun.insert(url.to_owned());
+    }
+
+    /// There may be a rule about this host: the order of the pages that wait there is not checked.
+    pub(super) fn ignore_host(&mut self, host: u64) {
+        let Self { waiting, begun, .. } = self;
+        waiting.retain(|(other, _), lane| {
+            if *other == host {
+                begun.extend(std::mem::take(lane).into_keys());
+            }
+            *other != host
+        });
+    }
+
+    /// A host may be resting from now on.
+    pub(super) fn rest(&mut self, host: u64, now: Moment) {
+        self.rest_until.insert(host, now + REST_MS_MAX);
+    }
+
     /// All entries were purged.
     pub(super) fn purge(&mut self) {
         self.waiting.clear();

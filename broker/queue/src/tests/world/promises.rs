@@ -26,6 +26,9 @@ pub(in crate::tests) enum Promise {
     /// A member receives no more tasks than its credit allows, and holds at most one suspect
     /// ([`World::check_credit`](super::World)).
     CreditKept,
+    /// From the answer to a rule that blocks or pauses a host on, the host gets no request until
+    /// the rule ends ([`HostCheck`](super::hosts::HostCheck)).
+    RulesKept,
     /// A drained member is given no task ([`DrainCheck`](super::drain_check::DrainCheck)).
     DrainKept,
     /// The end of a pass is announced once ([`PassCheck`](super::passes::PassCheck)).

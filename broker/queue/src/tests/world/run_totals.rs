@@ -15,6 +15,8 @@ pub(in crate::tests) struct RunTotals {
     pub(in crate::tests) clock_jumps: u64,
     pub(in crate::tests) outages: u64,
     pub(in crate::tests) unreadable_texts: u64,
+    /// Answers to commands about rules.
+    pub(in crate::tests) rules: u64,
     /// Entries that need a browser, with their texts outside memory, counted at each step.
     pub(in crate::tests) rendered_outside: u64,
 }
@@ -28,6 +30,7 @@ impl AddAssign for RunTotals {
         self.clock_jumps += other.clock_jumps;
         self.outages += other.outages;
         self.unreadable_texts += other.unreadable_texts;
+        self.rules += other.rules;
         self.rendered_outside += other.rendered_outside;
     }
 }

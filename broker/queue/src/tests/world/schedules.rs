@@ -2,7 +2,7 @@
 
 use super::World;
 use super::promises::{CheckResult, Promise, between};
-use crate::tests::site::{PAGES, is_on_never_list};
+use crate::tests::site::{PAGES, host_number, is_on_never_list};
 
 /// Longest time that an idle host may take for all its pages.
 const SLACK_MS: u64 = PAGES * 5000;
@@ -23,6 +23,9 @@ impl World {
             return self.publish(&format!("{url} every=0"));
         }
         let (url, every_ms) = (self.any_page(), self.rng.u64(10_000..=EVERY_MS_MAX));
+        if self.hosts.rules.may_block(host_number(&url)) {
+            return;
+        }
         self.publish(&format!("{url} every={every_ms}ms"));
         self.announced.insert(url.clone());
         self.scheduled.insert(url, every_ms);

@@ -12,7 +12,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::json;
 use tidings_protocol::{
-    Code, Durability, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TopicName, bad_argument, text,
+    Code, Durability, PAYLOAD_BYTES_MAX, Payload, ProtocolError, Seq, TRACEPARENT, TopicName,
+    bad_argument, is_traceparent, text,
 };
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -76,6 +77,7 @@ pub(super) async fn publish(
         checked.map_err(|error| event_error(at, &error))?;
     }
     let key = idempotency_key(&headers)?;
+    add_traceparent(&mut payloads, &headers);
     let topic = http.shared.topics.open(&name)?;
     let Some(key) = key else {
         let seqs = append_while_allowed(&http, &client, &topic, &payloads).await?;
@@ -201,15 +203,30 @@ fn event_error(at: usize, error: &ProtocolError) -> ErrorResponse {
     ProtocolError::new(error.code, text).into()
 }
 
-/// Adds an id, made of the key, to each event that has a target and no id, if it fits.
+/// Adds an id, made of the key, to each event that has none.
 fn add_ids(payloads: &mut [Cow<'_, str>], key: &str) {
     for (at, payload) in payloads.iter_mut().enumerate() {
-        let read = Payload::parse(payload);
-        let id = format!(" id={key}-{}", at + 1);
-        let needs_id = read.target().is_some() && read.attribute("id").is_none();
-        if needs_id && payload.len() + id.len() <= PAYLOAD_BYTES_MAX {
-            payload.to_mut().push_str(&id);
-        }
+        add_attribute(payload, "id", &format!("{key}-{}", at + 1));
+    }
+}
+
+/// Adds the trace context of the request to each event that has none. A header that is not one is
+/// ignored.
+fn add_traceparent(payloads: &mut [Cow<'_, str>], headers: &HeaderMap) {
+    let value = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
+    let Some(value) = value.filter(|value| is_traceparent(value)) else { return };
+    for payload in payloads {
+        add_attribute(payload, TRACEPARENT, value);
+    }
+}
+
+/// Adds an attribute to an event that has a target and no attribute of that name, if it fits.
+fn add_attribute(payload: &mut Cow<'_, str>, key: &str, value: &str) {
+    let read = Payload::parse(payload);
+    let word = format!(" {key}={value}");
+    let needs_it = read.target().is_some() && read.attribute(key).is_none();
+    if needs_it && payload.len() + word.len() <= PAYLOAD_BYTES_MAX {
+        payload.to_mut().push_str(&word);
     }
 }
 

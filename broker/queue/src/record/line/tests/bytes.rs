@@ -9,6 +9,7 @@ use crate::entry::{
 use crate::frontier::circuit::Circuit;
 use crate::frontier::key_queue::KeyState;
 use crate::frontier::lane::Lane;
+use crate::frontier::rules::{KeyRule, RuleHistory};
 use crate::jobs::{Job, JobSettings, JobState, SettingsChanges};
 use crate::moment::{ClockStamp, Moment};
 use crate::record::snapshot::SnapshotItem;
@@ -73,6 +74,33 @@ fn schedule(entry: Option<u64>) -> Schedule {
         due: AT,
         entry,
         skips_next: entry.is_some(),
+    }
+}
+
+fn rule() -> KeyRule {
+    KeyRule {
+        number: 3,
+        name: "a.test".into(),
+        below: true,
+        block: true,
+        pause: true,
+        delay_ms: Some(5),
+        parallel: Some(2),
+        until: Some(AT),
+        note: Some("abuse-1".into()),
+    }
+}
+
+fn plain_rule() -> KeyRule {
+    KeyRule {
+        below: false,
+        block: false,
+        pause: false,
+        delay_ms: None,
+        parallel: None,
+        until: None,
+        note: None,
+        ..rule()
     }
 }
 
@@ -216,6 +244,9 @@ fn decisions() -> Vec<Decision> {
         Decision::Paused(false),
         Decision::MemberDrained { member: MEMBER, drained: true },
         Decision::MemberDrained { member: MEMBER, drained: false },
+        Decision::RuleSet(Box::new(rule())),
+        Decision::RuleSet(Box::new(plain_rule())),
+        Decision::RuleRemoved { name: "a.test".into(), below: true },
         Decision::Purged,
         Decision::DeadRetried { entries: entries.clone(), repairs: false },
         Decision::DeadRetried { entries: entries.clone(), repairs: true },
@@ -269,6 +300,13 @@ fn snapshot() -> Vec<SnapshotItem> {
         begin(None),
         begin(Some(MEMBER)),
         SnapshotItem::Born { since: 12 },
+        SnapshotItem::Rule(Box::new(rule())),
+        SnapshotItem::RuleHistory(RuleHistory {
+            last_number: 3,
+            lifted: 1,
+            reboot_at: AT,
+            last_at_reboot: 2,
+        }),
         SnapshotItem::Abandoned,
         SnapshotItem::Consumed { topic: topic(), next: Seq(3) },
         SnapshotItem::Published { topic: topic_name, seq: Seq(3) },

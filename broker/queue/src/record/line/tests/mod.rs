@@ -37,6 +37,27 @@ fn own_topic() -> impl Strategy<Value = &'static str> {
     prop::sample::select(vec![JOB_DONE_TOPIC, DEAD_LETTER_TOPIC, PAGE_READY_TOPIC])
 }
 
+prop_compose! {
+    fn key_rule()(
+        (number, below, block, pause) in any::<(u64, bool, bool, bool)>(),
+        (delay_ms, parallel, until) in any::<(Option<u64>, Option<u32>, Option<u64>)>(),
+        (name, note) in (text(), prop::option::of(boxed())),
+    ) -> KeyRule {
+        let (name, until) = (name.into(), until.map(Moment));
+        KeyRule { number, name, below, block, pause, delay_ms, parallel, until, note }
+    }
+}
+
+fn of_rules() -> impl Strategy<Value = Decision> {
+    let kept = |item| Decision::SnapshotPart(Box::new(item));
+    prop_oneof![
+        key_rule().prop_map(|rule| Decision::RuleSet(Box::new(rule))),
+        key_rule().prop_map(move |rule| kept(SnapshotItem::Rule(Box::new(rule)))),
+        (text(), any::<bool>())
+            .prop_map(|(name, below)| Decision::RuleRemoved { name: name.into(), below }),
+    ]
+}
+
 fn entries() -> impl Strategy<Value = Vec<EntryId>> {
     prop::collection::vec(any::<u64>(), 0..4)
 }
@@ -307,6 +328,7 @@ fn decision() -> impl Strategy<Value = Decision> {
         ),
         6 => of_entries(),
         4 => of_jobs(),
+        1 => of_rules(),
     ]
 }
 

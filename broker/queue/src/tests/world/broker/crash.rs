@@ -31,6 +31,7 @@ impl World {
         let backlog = self.lose_unsent()?;
         self.broker.state = BrokerState::Down { backlog };
         self.passes.iter_mut().for_each(|pass| pass.waits = 0);
+        self.hosts.rules.lose_answers();
         self.note(|| format!("-- {end:?} gone"));
         self.disconnect_all();
         let away_ms = self.rng.u64(..away_ms_max);
@@ -99,6 +100,7 @@ impl World {
         if elapsed_unknown {
             // Whether their time has come depends on the wall clock, which may be wrong.
             self.hosts.forget_rests();
+            self.hosts.rules.forget_times(self.now);
             self.due_check.forget_times();
             self.priority_check.forget_times();
         }

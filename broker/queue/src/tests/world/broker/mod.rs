@@ -377,6 +377,7 @@ impl World {
         received.job = received.job.filter(|name| !self.passes.repairs(name, &received.url));
         if is_new {
             self.totals.releases += 1;
+            self.hosts.rules.released(received.id.entry);
             let is_named = self.announced.contains(&received.url);
             self.passes.check_release(&received, is_named, self.broker.ticked)?;
             self.check_never_list(&received)?;

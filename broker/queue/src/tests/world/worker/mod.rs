@@ -318,6 +318,9 @@ impl World {
         {
             self.hosts.request_rest(&received.host(), *hold, at);
         }
+        if let WorkerCommand::Nack { back: RetryMode::OtherUrl { url: next }, .. } = command {
+            self.next_request(received.id.entry, &received.url, next);
+        }
         if received.has_ended && !matches!(command, WorkerCommand::Touch { over: false, .. }) {
             self.hosts.end_is_known(&received.host(), &received.id, at);
         }

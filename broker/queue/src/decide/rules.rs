@@ -1,0 +1,174 @@
+//! Rules of an operator for keys.
+
+use std::collections::BTreeSet;
+
+use tidings_protocol::status::{Answer, RuleStatus};
+use tidings_protocol::{CanonicalUrl, Code, KeyKind, ProtocolError, RuleSettings, bad_argument};
+
+use crate::entry::{EndReason, EntryId, Key};
+use crate::frontier::keys::KeyId;
+use crate::frontier::rules::KeyRule;
+use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::record::Decision;
+use crate::{Group, Requester};
+
+/// Most rules of a group.
+const RULES_MAX: usize = 10_000;
+
+/// Longest key of a rule, in bytes. Hosts are shorter.
+const KEY_BYTES_MAX: usize = 512;
+
+/// A command about a rule that is answered when no request is in flight any more for the keys.
+#[derive(Debug)]
+pub(crate) struct RuleWaiter {
+    pub(crate) requester: Requester,
+    status: RuleStatus,
+    /// Keys that a rule held, with requests in flight.
+    busy: Vec<KeyId>,
+}
+
+impl Group {
+    /// Sets the rule of a key. Returns `None` if the answer comes when the last request to a key
+    /// that is held now has ended.
+    pub(crate) fn set_rule(
+        &mut self,
+        requester: Requester,
+        key: &str,
+        settings: &RuleSettings,
+        now: Moment,
+    ) -> Result<Option<Answer>, ProtocolError> {
+        let (name, below) = self.rule_name(key)?;
+        let rules = self.frontier.rules();
+        if rules.len() >= RULES_MAX && rules.named(&name, below).is_none() {
+            let text = format!("group {} has {RULES_MAX} rules, which is the limit", self.name);
+            return Err(ProtocolError::new(Code::Limit, text));
+        }
+        let RuleSettings { block, pause, delay_ms, parallel, for_ms, note } = settings.clone();
+        let number = rules.history().last_number + 1;
+        let until = for_ms.map(|ms| now + ms);
+        let rule = KeyRule { number, name, below, block, pause, delay_ms, parallel, until, note };
+        self.commit(Decision::RuleSet(Box::new(rule.clone())), now);
+        self.settle_unfinished_jobs(now);
+        Ok(self.answer_rule(requester, &rule, now))
+    }
+
+    /// Ends the rule of a key by command. Returns `None` as [`set_rule`](Self::set_rule) does.
+    pub(crate) fn unset_rule(
+        &mut self,
+        requester: Requester,
+        key: &str,
+        now: Moment,
+    ) -> Result<Option<Answer>, ProtocolError> {
+        let (name, below) = self.rule_name(key)?;
+        let rule = self.frontier.rules().named(&name, below).cloned().ok_or_else(|| {
+            let text = format!("no rule {key} in group {0}; GROUP rules {0} lists them", self.name);
+            ProtocolError::new(Code::NotFound, text)
+        })?;
+        self.remove_rule(name, below, now);
+        Ok(self.answer_rule(requester, &rule, now))
+    }
+
+    /// Ends a rule.
+    pub(crate) fn remove_rule(&mut self, name: Key, below: bool, now: Moment) {
+        self.commit(Decision::RuleRemoved { name, below }, now);
+        self.settle_unfinished_jobs(now);
+    }
+
+    /// Returns the canonical name of a rule's key, and whether the rule is also about all names
+    /// below.
+    fn rule_name(&self, key: &str) -> Result<(Key, bool), ProtocolError> {
+        if key == "*" {
+            let text = "key=*: a rule is about one key, or about a host and all below it as \
+                        *.example.org; GROUP pause holds all keys";
+            return Err(bad_argument(text));
+        }
+        if key.len() > KEY_BYTES_MAX {
+            return Err(bad_argument(format!("key=: expected at most {KEY_BYTES_MAX} bytes")));
+        }
+        match self.config.key {
+            KeyKind::None | KeyKind::Seq => {
+                let text = "the group has no rules, because each event has its own key";
+                Err(ProtocolError::new(Code::Conflict, text))
+            }
+            KeyKind::Attribute(_) => Ok((key.into(), false)),
+            KeyKind::Host | KeyKind::Domain => {
+                let name = key.strip_prefix("*.");
+                let below = name.is_some();
+                Ok((self.host_name(name.unwrap_or(key), below)?, below))
+            }
+        }
+    }
+
+    /// Returns the canonical form of a host that can be a key.
+    fn host_name(&self, host: &str, below: bool) -> Result<Key, ProtocolError> {
+        let no_host = |why: &str| bad_argument(format!("key={host}: {why}"));
+        let is_bracketed = host.starts_with('[') && host.ends_with(']');
+        let is_bare = !host.contains(['/', '\\', '?', '#', '@', '*'])
+            && (is_bracketed || !host.contains(':'));
+        if !is_bare {
+            return Err(no_host("expected a host without port, such as example.org"));
+        }
+        let url = format!("http://{host}/");
+        let url = CanonicalUrl::parse(&url).map_err(|error| no_host(&error.to_string()))?;
+        if below && url.address().is_some() {
+            return Err(no_host("there are no names below an address"));
+        }
+        let domain = url.domain();
+        if self.config.key == KeyKind::Domain && domain != url.host() {
+            let text = format!("the keys of this group are domains; this host is part of {domain}");
+            return Err(no_host(&text));
+        }
+        Ok(url.host().into())
+    }
+
+    fn answer_rule(&mut self, requester: Requester, rule: &KeyRule, now: Moment) -> Option<Answer> {
+        let (group, fields) = (self.name.to_string(), rule.fields(now));
+        let status = RuleStatus { group, key: rule.pattern(), fields };
+        let mut busy = self.frontier.keys().matching(&rule.name, rule.below);
+        busy.retain(|key| self.is_held_and_busy(*key));
+        if busy.is_empty() {
+            return Some(status.into());
+        }
+        self.rule_waiters.push(RuleWaiter { requester, status, busy });
+        None
+    }
+
+    /// Answers the commands for which no request is in flight any more.
+    pub(crate) fn answer_rule_waiters(&mut self) {
+        let mut waiters = std::mem::take(&mut self.rule_waiters);
+        waiters.retain_mut(|waiter| {
+            waiter.busy.retain(|key| self.is_held_and_busy(*key));
+            if waiter.busy.is_empty() {
+                self.answer(waiter.requester, Ok(waiter.status.clone().into()));
+            }
+            !waiter.busy.is_empty()
+        });
+        self.rule_waiters = waiters;
+    }
+
+    /// Reports whether a rule holds a key with requests in flight. The key may have been removed.
+    fn is_held_and_busy(&self, key: KeyId) -> bool {
+        let queue = self.frontier.keys().at_index(key.index()).ok().flatten();
+        queue.is_some_and(|queue| queue.is_held() && queue.in_flight() > 0)
+            && !mutants::is(Mutant::AnswersRuleEarly)
+    }
+
+    /// Reports whether a rule blocks a key.
+    pub(crate) fn blocks(&self, key: &str) -> bool {
+        self.frontier.rules().of(key).is_some_and(|rule| rule.block)
+    }
+
+    /// Ends an entry that was returned or lost, if a rule blocks its next request.
+    pub(crate) fn end_if_blocked(&mut self, id: EntryId, now: Moment) {
+        if self.frontier.is_blocked(id) && !mutants::is(Mutant::ReturnsToBlocked) {
+            self.commit(Decision::Ended { entries: vec![id], end: EndReason::Blocked }, now);
+        }
+    }
+
+    /// Returns the dead entries that may not be retried, because a rule blocks their keys.
+    pub(crate) fn blocked_dead(&self) -> BTreeSet<EntryId> {
+        let dead = self.dead_letters.iter().map(|dead| &dead.entry.admitted);
+        dead.filter(|admitted| self.blocks(&admitted.key)).map(|admitted| admitted.id).collect()
+    }
+}

@@ -1,0 +1,123 @@
+//! What a group counts, for metrics.
+
+use tidings_metrics::Durations;
+use tidings_protocol::FailureReason;
+
+use crate::Group;
+use crate::jobs::JobState;
+
+/// The figures of a group at one moment, or the sum of those of several groups.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GroupFigures {
+    /// Entries that no member holds.
+    pub waiting: u64,
+    /// Entries that members hold.
+    pub processing: u64,
+    /// Dead letters that are kept.
+    pub dead_kept: u64,
+    /// Schedules.
+    pub scheduled: u64,
+    /// Connected members.
+    pub members: u64,
+    /// Entries that the members may receive now.
+    pub credit: u64,
+    /// Keys in memory.
+    pub keys: u64,
+    /// Keys that only wait for a member; 0 while the group is paused.
+    pub ready_keys: u64,
+    /// Open, closed and finished jobs that the group remembers.
+    pub jobs: [u64; 3],
+    /// Tasks that were acknowledged, since the group was created.
+    pub completed: u64,
+    /// Attempts that failed, since the group was created.
+    pub failed: u64,
+    /// Leases that ended without an answer, since the group was created.
+    pub lost: u64,
+    /// Entries that were given up, since the group was created.
+    pub dead: u64,
+    /// Reported answers with status 200 to 299, 300 to 399, 400 to 499 and 500 to 599.
+    pub classes: [u64; 4],
+    /// Reported bytes of pages.
+    pub body_bytes: u64,
+    /// Reported times of requests.
+    pub responses: Durations,
+    /// How often each reason was reported, in the order of [`FailureReason::ALL`]; behind them, how
+    /// often any other word.
+    pub reasons: [u64; FailureReason::ALL.len() + 1],
+}
+
+impl GroupFigures {
+    /// Adds the figures of another group.
+    pub fn merge(&mut self, other: &Self) {
+        let Self {
+            waiting,
+            processing,
+            dead_kept,
+            scheduled,
+            members,
+            credit,
+            keys,
+            ready_keys,
+            jobs,
+            completed,
+            failed,
+            lost,
+            dead,
+            classes,
+            body_bytes,
+            responses,
+            reasons,
+        } = other;
+        self.waiting += waiting;
+        self.processing += processing;
+        self.dead_kept += dead_kept;
+        self.scheduled += scheduled;
+        self.members += members;
+        self.credit += credit;
+        self.keys += keys;
+        self.ready_keys += ready_keys;
+        self.completed += completed;
+        self.failed += failed;
+        self.lost += lost;
+        self.dead += dead;
+        self.body_bytes = self.body_bytes.saturating_add(*body_bytes);
+        self.responses.merge(responses);
+        let counts = self.jobs.iter_mut().chain(&mut self.classes).chain(&mut self.reasons);
+        for (count, more) in counts.zip(jobs.iter().chain(classes).chain(reasons)) {
+            *count += more;
+        }
+    }
+}
+
+impl Group {
+    /// Returns the figures of the group. Its cost rises with the numbers of members and jobs.
+    pub fn figures(&self) -> GroupFigures {
+        let status = self.status();
+        let ready = self.frontier.ready(false).len() + self.frontier.ready(true).len();
+        let mut figures = GroupFigures {
+            waiting: status.waiting,
+            processing: status.processing,
+            dead_kept: status.dead_kept,
+            scheduled: status.scheduled,
+            members: status.members,
+            credit: self.leases.members().free_credit() as u64,
+            keys: status.keys,
+            ready_keys: if self.is_paused { 0 } else { ready as u64 },
+            completed: status.completed,
+            failed: status.failed,
+            lost: status.lost,
+            dead: status.dead,
+            ..GroupFigures::default()
+        };
+        for job in self.jobs.iter() {
+            let state = match job.state {
+                JobState::Open => 0,
+                JobState::Closed => 1,
+                JobState::Done => 2,
+            };
+            figures.jobs[state] += 1;
+        }
+        self.figures.write_into(&mut figures);
+        figures
+    }
+}

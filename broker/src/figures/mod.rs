@@ -1,0 +1,15 @@
+//! Everything that the broker counts, under its public names.
+//!
+//! [`table`] names each figure and reads it from a [`Snapshot`], which copies what the parts of the
+//! broker know: counters of connections, topics, and what each group has published about itself. To
+//! make one waits for no group and no disk. `STATS`, `GET /stats` and `GET /metrics` read the table
+//! and nothing else.
+
+mod counts;
+mod snapshot;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::snapshot::{Connections, Snapshot, TopicFigures};
+pub(crate) use self::table::{BROKER, TOPICS};

@@ -1,0 +1,70 @@
+//! Publishes the figures of the group for readers that must not wait for it.
+
+use tidings_protocol::Code;
+
+use super::GroupActor;
+use crate::clock::Moment;
+use crate::groups::figures::{PublishedFigures, StopReason};
+use crate::topic::Health;
+
+/// The shortest time between two publications, in ms.
+const INTERVAL_MS: u64 = 1_000;
+
+/// When the figures are published next, and what that depends on.
+#[derive(Debug, Default)]
+pub(super) struct FiguresSchedule {
+    /// The group may have changed since the last publication.
+    pub(super) is_stale: bool,
+    next_at: Moment,
+    starved_since: Option<Moment>,
+}
+
+impl FiguresSchedule {
+    /// When the actor must wake up to publish.
+    pub(super) fn deadline(&self) -> Option<Moment> {
+        self.is_stale.then_some(self.next_at)
+    }
+}
+
+impl GroupActor {
+    /// Publishes the figures if they may have changed, at most once a second.
+    pub(super) fn publish_figures(&mut self) {
+        let now = self.clock.now();
+        if !self.figures.is_stale || now < self.figures.next_at || self.is_deleted {
+            return;
+        }
+        (self.figures.is_stale, self.figures.next_at) = (false, now + INTERVAL_MS);
+        let group = self.group.figures();
+        let starved_since = self.figures.starved_since;
+        self.figures.starved_since = (group.ready_keys > 0).then(|| starved_since.unwrap_or(now));
+        let behind = |reader: &crate::topic::Reader| {
+            reader.topic().head().0.saturating_sub(reader.cursor().0)
+        };
+        let mut figures = PublishedFigures {
+            behind: self.readers.values().map(behind).sum(),
+            starved_since: self.figures.starved_since,
+            group,
+            ..PublishedFigures::default()
+        };
+        let stopped = match self.log.health() {
+            Health::Full => Some(StopReason::Full),
+            Health::Failed => Some(StopReason::SyncFailed),
+            Health::Good => self.group.is_paused().then_some(StopReason::Paused),
+        };
+        figures.set_stopped(stopped);
+        self.registry.publish_figures(self.group.name(), figures);
+    }
+
+    /// Publishes that the group has failed. Its state may be inconsistent, so the rest stays what it
+    /// was.
+    pub(super) fn publish_failure(&self) {
+        let Some(error) = &self.failure else { return };
+        let name = self.group.name();
+        let mut figures = self.registry.figures_of(name);
+        figures.set_stopped(Some(match error.code {
+            Code::NotDurable => StopReason::SyncFailed,
+            _ => StopReason::Fault,
+        }));
+        self.registry.publish_figures(name, figures);
+    }
+}

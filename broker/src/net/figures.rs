@@ -1,0 +1,40 @@
+//! Collects what the parts of the broker know, for the table of figures.
+
+use super::Shared;
+use crate::figures::{Connections, Snapshot, TopicFigures};
+use crate::tls::Tls;
+use crate::topic::Topic;
+
+impl Shared {
+    /// What is known now. Waits for no group and no disk.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let connections = self.registry.counts().into_iter().map(|(transport, counts)| {
+            Connections { transport, opened: counts.opened, open: counts.open }
+        });
+        Snapshot {
+            stats: self.stats.clone(),
+            connections: connections.collect(),
+            topics: self.topics.list().iter().map(|topic| self.topic_figures(topic)).collect(),
+            groups: Snapshot::largest_groups(self.groups.figures()),
+            damaged_groups: self.groups.damaged_count() as u64,
+            group_log_bytes: self.groups.log_bytes(),
+            commits: self.topics.committers().map(|committers| committers.durations()),
+            disk: self.topics.disk_space(),
+            audit_lost: self.audit.lost(),
+            certificate_expiry_unix_s: self.tls.as_ref().and_then(Tls::not_after_unix_s),
+            now: self.clock.now(),
+        }
+    }
+
+    fn topic_figures(&self, topic: &Topic) -> TopicFigures {
+        let stats = topic.stats();
+        let cursors = self.cursors.list(topic.name()).into_iter().map(|cursor| cursor.next);
+        let hindmost = cursors.min().filter(|next| *next < stats.head);
+        TopicFigures {
+            name: topic.name().to_string(),
+            stats,
+            cursor_behind_max: hindmost.map_or(0, |next| stats.head.0 - next.0),
+            cursor_kept_min: hindmost.map(|next| next.0.saturating_sub(stats.first_kept.0)),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The host of a rule, as a person types it.
+
+use tidings_protocol::CanonicalUrl;
+
+/// The key of a rule for a host: in lower case, with an international name in its ASCII form.
+/// Accepts the URL of the first page of a host, because people copy it from a browser.
+pub(super) fn parse_host(text: &str) -> Result<String, String> {
+    let expected =
+        "expected a host such as example.org, or '*.example.org' for it and every name below it";
+    let (star, name) = text.strip_prefix("*.").map_or(("", text), |name| ("*.", name));
+    let is_url = name.contains("://");
+    let url = if is_url { name.to_owned() } else { format!("http://{name}/") };
+    let url = CanonicalUrl::parse(&url).map_err(|_| expected)?;
+    let host = url.host();
+    if name.is_empty() || host.contains('*') || is_url && !star.is_empty() {
+        return Err(expected.to_owned());
+    }
+    if url.path_and_query() != "/" {
+        return Err(format!("a rule covers all pages of a host; write {host}"));
+    }
+    if url.authority() != host {
+        return Err(format!("a rule covers all ports of a host; write {host}"));
+    }
+    Ok(format!("{star}{host}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_read_as_people_type_them() {
+        for (typed, host) in [
+            ("example.org", "example.org"),
+            ("WWW.Example.ORG.", "www.example.org"),
+            ("*.example.org", "*.example.org"),
+            ("https://example.org/", "example.org"),
+            ("http://example.org", "example.org"),
+            ("bücher.example", "xn--bcher-kva.example"),
+            ("127.0.0.1", "127.0.0.1"),
+            ("[::1]", "[::1]"),
+            ("localhost", "localhost"),
+        ] {
+            assert_eq!(parse_host(typed).as_deref(), Ok(host), "{typed}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused_with_the_right_form() {
+        for (typed, problem) in [
+            ("", "expected a host such as example.org"),
+            ("*", "expected a host"),
+            ("*.", "expected a host"),
+            ("*.*.org", "expected a host"),
+            ("www.*.org", "expected a host"),
+            ("*.https://example.org/", "expected a host"),
+            ("two words", "expected a host"),
+            ("ftp://example.org/", "expected a host"),
+            ("user@example.org", "expected a host"),
+            ("example.org/docs/", "all pages of a host; write example.org"),
+            ("https://example.org/?page=2", "all pages of a host; write example.org"),
+            ("example.org:8080", "all ports of a host; write example.org"),
+            ("https://example.org:80/", "all ports of a host; write example.org"),
+        ] {
+            let error = parse_host(typed).unwrap_err();
+            assert!(error.contains(problem), "{typed}: {error}");
+        }
+    }
+}

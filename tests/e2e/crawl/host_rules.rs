@@ -1,0 +1,133 @@
+//! Rules of an operator for hosts, as the hosts see them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::support::named_hosts::NamedHosts;
+use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response};
+use crate::support::process::{Process, Server, run_at, run_json_at};
+
+/// A broker, a crawler and an origin with these hosts.
+struct NamedCrawl {
+    hosts: NamedHosts,
+    origin: Origin,
+    server: Server,
+    _crawler: Process,
+    _folder: TempDir,
+}
+
+impl NamedCrawl {
+    #[track_caller]
+    fn start(
+        hosts: &[&str],
+        respond: impl Fn(&Hit) -> Option<OriginResponse> + Send + Sync + 'static,
+    ) -> Self {
+        let hosts = NamedHosts::new(hosts.iter().map(ToString::to_string).collect());
+        let origin = Origin::serve_with(Site { pages: 8, ..Site::default() }, respond);
+        let server = Server::start_broker();
+        run_at(&server, &["group", "set", "crawlers", "delay=10ms"]).expect_code(0);
+        let folder = TempDir::new().unwrap();
+        let crawler = hosts.start_crawler(server.address, folder.path());
+        Self { hosts, origin, server, _crawler: crawler, _folder: folder }
+    }
+
+    /// Runs `tidings` with these words.
+    #[track_caller]
+    fn run(&self, words: &str) {
+        run_at(&self.server, &words.split(' ').collect::<Vec<_>>()).expect_code(0);
+    }
+
+    /// Opens a job with the first page of each of these hosts, without its links. It begins when it
+    /// is closed.
+    #[track_caller]
+    fn open(&self, job: &str, hosts: &[&str]) {
+        self.run(&format!("job open {job} scope=any max-depth=0 hold=yes"));
+        for host in hosts {
+            self.run(&format!("job add {job} {}", self.origin.url_at(host, "/p/0")));
+        }
+    }
+
+    /// Waits for the end of a job and returns the numbers of its pages that were completed and
+    /// blocked.
+    #[track_caller]
+    fn close(&self, job: &str) -> [u64; 2] {
+        self.run(&format!("job close {job}"));
+        let done = run_json_at(&self.server, &["job", "wait", job]).remove(0);
+        ["completed", "blocked"].map(|count| done[count].as_u64().unwrap())
+    }
+
+    /// The requested hosts and paths.
+    fn requested(&self) -> BTreeSet<(String, String)> {
+        let hits = self.origin.request_log().0.into_iter();
+        hits.map(|hit| (self.hosts.name(hit.host).to_owned(), hit.path)).collect()
+    }
+}
+
+fn pairs(expected: &[(&str, &str)]) -> BTreeSet<(String, String)> {
+    expected.iter().map(|(host, path)| ((*host).to_owned(), (*path).to_owned())).collect()
+}
+
+#[test]
+fn a_block_covers_the_names_below_and_their_robots_txt() {
+    let hosts = ["a.test", "www.a.test", "deep.www.a.test", "ba.test", "free.test"];
+    // The rules of one host are those of a blocked one.
+    let redirect = |hit: &Hit| {
+        let host =
+            hit.header("Host")?.strip_prefix("free.test:").filter(|_| hit.path == "/robots.txt");
+        let location = format!("Location: http://www.a.test:{}/robots.txt\r\n", host?);
+        Some(full_response("302 Found", &location, ""))
+    };
+    let crawl = NamedCrawl::start(&hosts, redirect);
+    crawl.open("one", &hosts);
+    crawl.run("host block *.a.test");
+    assert_eq!(crawl.close("one"), [1, 4]);
+    let mut expected =
+        pairs(&[("ba.test", "/robots.txt"), ("ba.test", "/p/0"), ("free.test", "/robots.txt")]);
+    assert_eq!(crawl.requested(), expected);
+
+    // A rule with the whole name counts before it.
+    crawl.run("host slow www.a.test --delay 10ms");
+    crawl.open("two", &["www.a.test"]);
+    assert_eq!(crawl.close("two"), [1, 0]);
+    expected.extend(pairs(&[("www.a.test", "/robots.txt"), ("www.a.test", "/p/0")]));
+    assert_eq!(crawl.requested(), expected);
+    crawl.run("job open three");
+    let refused = run_at(&crawl.server, &["job", "add", "three", "http://a.test/"]).expect_code(1);
+    assert!(refused.stderr().contains("the rule *.a.test blocks a.test"), "{}", refused.stderr());
+
+    crawl.run("host clear *.a.test");
+    crawl.open("four", &["a.test", "free.test"]);
+    assert_eq!(crawl.close("four"), [2, 0]);
+}
+
+#[test]
+fn a_pause_ends_by_itself() {
+    let crawl = NamedCrawl::start(&["a.test", "b.test"], |_| None);
+    let begin = crawl.origin.now();
+    crawl.run("host pause a.test --for 2s");
+    crawl.open("one", &["a.test", "b.test"]);
+    assert_eq!(crawl.close("one"), [2, 0]);
+    let record = crawl.origin.request_log();
+    let first = record.0.iter().find(|hit| crawl.hosts.name(hit.host) == "a.test").unwrap();
+    assert!(first.start >= begin + Duration::from_secs(2), "{first:?}");
+    assert!(run_json_at(&crawl.server, &["host", "ls"]).is_empty());
+}
+
+#[test]
+fn a_slow_host_keeps_its_delay_over_a_restart_of_the_broker() {
+    let mut crawl = NamedCrawl::start(&["a.test"], |_| None);
+    crawl.run("host slow a.test --delay 400ms");
+    crawl.run("job open one");
+    crawl.run(&format!("job add one {}", crawl.origin.url_at("a.test", "/p/0")));
+    crawl.run("job close one");
+    for requests in [3, 6] {
+        crawl.origin.wait_for_hits(requests);
+        crawl.server = crawl.server.restart_at_same_address("KILL", &["broker"]);
+    }
+    let counts = run_json_at(&crawl.server, &["job", "wait", "one"]).remove(0);
+    // Eight pages, and the private page of each.
+    assert_eq!(counts["completed"], 16, "{counts}");
+    crawl.origin.request_log().expect_polite(Duration::from_millis(400));
+}
