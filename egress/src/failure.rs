@@ -91,17 +91,7 @@ pub fn one_line(error: &(dyn Error + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidings_protocol::UNANSWERED_REASONS;
-
     use super::*;
-
-    // PROTOCOL: T17
-    #[test]
-    fn hosts_that_do_not_answer_are_known_by_the_words_of_the_protocol() {
-        for word in UNANSWERED_REASONS {
-            assert!(Reason::from_word(word).is_some(), "{word}");
-        }
-    }
 
     #[test]
     fn an_error_is_shown_in_one_short_line() {

@@ -23,7 +23,7 @@ pub use self::settings::{
     ScheduleQuery, TaskQuery, duration_within, whole_number,
 };
 pub use self::task_reply::{KeyRest, RetryMode, TaskAction, TaskReply};
-pub use self::task_report::{PageChange, TaskReport, UNANSWERED_REASONS};
+pub use self::task_report::{PageChange, TaskReport};
 use crate::text::quote;
 use crate::wire::{LineWriter, number};
 use crate::{

@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytes::BufMut;
 
+use crate::FailureReason;
 use crate::wire::{LineWriter, is_word_char};
 
 /// The longest `reason=` and `error=`, in bytes; longer ones are cut when they are encoded.
@@ -12,10 +13,6 @@ pub(super) const TEXT_BYTES_MAX: usize = 512;
 pub(super) const WORD_BYTES_MAX: usize = 128;
 /// The largest `status=`.
 pub(super) const STATUS_MAX: u16 = 999;
-
-/// The values of `reason=` that say that the host of a request did not answer: its name has no
-/// address, or no connection to it was established. A group counts them for each key.
-pub const UNANSWERED_REASONS: [&str; 4] = ["dns", "connect", "connect-timeout", "tls"];
 
 word_enum! {
     /// Whether a page differs from the one that was fetched before.
@@ -29,8 +26,9 @@ word_enum! {
     }
 }
 
-/// What a worker knows about the page of a task. It is counted and published; only
-/// [`UNANSWERED_REASONS`] decide anything. Texts are one word on the wire: white space becomes `_` when they are encoded.
+/// What a worker knows about the page of a task. It is counted and published, and decides only
+/// whether the host [answers](Self::is_unanswered). Texts are one word on the wire: white space
+/// becomes `_` when they are encoded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskReport {
     /// `reason=`: why there is no page, for programs where the worker has a word for it.
@@ -54,7 +52,8 @@ pub struct TaskReport {
 impl TaskReport {
     /// Whether the host did not answer.
     pub fn is_unanswered(&self) -> bool {
-        self.reason.as_deref().is_some_and(|reason| UNANSWERED_REASONS.contains(&reason))
+        let reason = self.reason.as_deref().and_then(FailureReason::from_word);
+        reason.is_some_and(FailureReason::is_unanswered)
     }
 
     /// A report that consists of a reason. `None` without one.

@@ -12,7 +12,7 @@ use crate::frontier::entry_text::DormantRef;
 use crate::frontier::keys::KeyId;
 use crate::frontier::runs::PackedLane;
 use crate::frontier::{ActiveEntry, lane_of};
-use crate::jobs::EntryChange;
+use crate::jobs::{EntryChange, Job};
 use crate::leases::LeaseEnd;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
@@ -263,10 +263,15 @@ impl Group {
         now: Moment,
     ) {
         let name = self.frontier.keys()[key].name();
+        let was_pinned_out = self.jobs.find(number).is_some_and(Job::is_pinned_out);
         if let Some(job) = self.jobs.change_entry(number, name, change) {
             self.frontier.block(number, job.is_blocked());
+            let refreshes_all = job.is_pinned_out() != was_pinned_out;
             if job.limits_hosts() {
                 self.refresh(key, now);
+            }
+            if refreshes_all {
+                self.refresh_keys_of(number, now);
             }
         }
     }

@@ -218,10 +218,11 @@ impl Group {
     }
 
     /// Refreshes the keys of a job, after the job started or stopped taking turns.
-    fn refresh_keys_of(&mut self, number: JobNumber, now: Moment) {
+    pub(crate) fn refresh_keys_of(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else { return };
-        let mut keys: BTreeSet<_> =
-            job.waiting.iter().map(|id| self.frontier.get(*id).key).collect();
+        // An entry that ends with this decision may be gone already; its key is refreshed anyway.
+        let waiting = job.waiting.iter().filter_map(|id| self.frontier.find(*id));
+        let mut keys: BTreeSet<_> = waiting.map(|live| live.key).collect();
         keys.extend(self.frontier.dormant().keys_of(Lane::Job(number)));
         for key in keys {
             self.refresh(key, now);

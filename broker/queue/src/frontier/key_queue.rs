@@ -561,9 +561,14 @@ impl KeyQueue {
         queued.sum::<usize>() + self.dormant.len()
     }
 
-    /// Returns when the group must refresh this key, if time alone changes something.
-    pub(crate) fn wake_at(&self) -> Option<Moment> {
-        if self.has_waiting() { Some(self.free_at()) } else { self.forgettable_at() }
+    /// Returns when the group must refresh this key, if time alone changes something. What a host
+    /// that is given up keeps waiting ends before its next try.
+    pub(crate) fn wake_at(&self, now: Moment) -> Option<Moment> {
+        match self.has_waiting() {
+            true if self.free_at > now => Some(self.free_at),
+            true => Some(self.free_at()),
+            false => self.forgettable_at(),
+        }
     }
 
     /// Returns when the key can be removed; `None` while it is in use.

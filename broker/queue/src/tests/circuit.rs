@@ -1,8 +1,8 @@
 //! Hosts that do not answer.
 
 use tidings_protocol::{
-    DEAD_LETTER_TOPIC, EntrySelection, KeyRest, Outcome, PAGE_READY_TOPIC, RetryMode, TaskAction,
-    TaskReport, UNANSWERED_REASONS,
+    DEAD_LETTER_TOPIC, EntrySelection, FailureReason, KeyRest, Outcome, PAGE_READY_TOPIC,
+    RetryMode, TaskAction, TaskReport,
 };
 
 use super::bench::{A, B, Bench, reply_of};
@@ -23,6 +23,15 @@ const RESTS_MS: [u64; 8] = [
     HOUR_MS,
     HOUR_MS,
 ];
+
+impl Bench {
+    /// The dead letters since the last look at events.
+    fn dead(&self) -> Vec<&str> {
+        let events = self.events.iter();
+        let dead = events.filter(|(topic, _)| *topic == DEAD_LETTER_TOPIC);
+        dead.map(|(_, letter)| letter.as_str()).collect()
+    }
+}
 
 /// A group with this many URLs of one host, and a worker for one task at a time.
 fn bench(urls: u32, settings: &[(&str, &str)]) -> Bench {
@@ -48,7 +57,9 @@ fn nack(bench: &mut Bench, task: &TaskMessage, reason: &str) {
 fn unanswered(bench: &mut Bench, tasks: usize) {
     for number in 0..tasks {
         let task = bench.task();
-        nack(bench, &task, UNANSWERED_REASONS[number % UNANSWERED_REASONS.len()]);
+        let reasons = FailureReason::ALL.into_iter().filter(|reason| reason.is_unanswered());
+        let reason = reasons.cycle().nth(number).expect("some hosts do not answer");
+        nack(bench, &task, reason.as_str());
     }
 }
 
@@ -87,10 +98,9 @@ fn host_that_does_not_answer_is_tried_after_longer_and_longer_rests() {
     }
     // The entry of the last try waits for its backoff.
     bench.wait(BACKOFF_MS);
-    let dead = bench.events.iter().filter(|(topic, event)| {
-        *topic == DEAD_LETTER_TOPIC && event.contains(" reason=down group=crawlers ")
-    });
-    assert_eq!(dead.count(), 20, "{:?}", bench.events);
+    let dead = bench.dead();
+    assert_eq!(dead.len(), 20, "{dead:?}");
+    assert!(dead.iter().all(|letter| letter.contains(" reason=down group=crawlers ")), "{dead:?}");
     assert!(bench.group.is_idle());
 }
 
@@ -278,4 +288,87 @@ fn explanation_names_the_next_try() {
     next_try(&mut bench, MINUTE_MS);
     let explained = explain(&mut bench, "a.org");
     assert!(explained.contains(" pending because=in-flight"), "{explained}");
+}
+
+// PROTOCOL: T17, G16
+#[test]
+fn host_that_a_rule_pauses_is_not_tried() {
+    let mut bench = down(&[]);
+    bench.rule("a.org", &[("pause", "yes")]);
+    bench.wait(HOUR_MS);
+    bench.assert_no_task("a rule pauses the host");
+    let explained = explain(&mut bench, "a.org");
+    assert!(explained.contains(" because=rule "), "{explained}");
+    bench.unrule("a.org");
+    let task = bench.task();
+    bench.assert_no_task("one request tries the host");
+    nack(&mut bench, &task, "dns");
+    bench.rule("a.org", &[("pause", "yes"), ("until", "30s")]);
+    next_try(&mut bench, 2 * MINUTE_MS);
+}
+
+// PROTOCOL: T17, G16
+#[test]
+fn blocked_host_stays_down() {
+    let mut bench = down(&[]);
+    bench.rule("a.org", &[("block", "yes")]);
+    assert!(bench.group.is_idle() && bench.dead().is_empty(), "{:?}", bench.events);
+    bench.unrule("a.org");
+    bench.publish("http://a.org/later");
+    next_try(&mut bench, MINUTE_MS);
+}
+
+// PROTOCOL: T17, G16
+#[test]
+fn longer_of_the_rest_and_the_delay_of_a_rule_counts() {
+    let mut bench = down(&[]);
+    bench.rule("a.org", &[("delay", "3m"), ("parallel", "4")]);
+    bench.join(A, 4);
+    let task = next_try(&mut bench, MINUTE_MS);
+    bench.assert_no_task("one request tries the host");
+    nack(&mut bench, &task, "dns");
+    let explained = explain(&mut bench, "a.org");
+    assert!(explained.contains(" because=delay free-in=3m"), "{explained}");
+    let task = next_try(&mut bench, 3 * MINUTE_MS);
+    nack(&mut bench, &task, "dns");
+    let explained = explain(&mut bench, "a.org");
+    assert!(explained.contains(" because=down free-in=239999ms"), "{explained}");
+    next_try(&mut bench, 4 * MINUTE_MS);
+}
+
+// PROTOCOL: T17
+#[test]
+fn what_waits_for_a_host_that_is_given_up_ends_after_its_delay() {
+    let mut bench = down(&[]);
+    bench.configure(&[("delay", "20s")]);
+    give_up(&mut bench);
+    assert!(!bench.group.is_idle());
+    bench.wait(20_000);
+    assert_eq!(bench.dead().len(), 20, "{:?}", bench.events);
+    assert!(bench.group.is_idle());
+}
+
+#[test]
+fn budget_that_waits_for_another_host_holds_up_no_other_url() {
+    let mut bench = Bench::new(&[]);
+    bench.configure(&[("delay", "0")]);
+    bench.rule("b.org", &[("pause", "yes")]);
+    bench.open("docs", &[("max-pages", "1")]);
+    bench.publish("http://a.org/1 job=docs");
+    bench.publish("http://a.org/2 job=docs");
+    bench.close("docs");
+    bench.join(A, 10);
+    let task = bench.task();
+    bench.nack(A, &task.id, RetryMode::OtherUrl { url: "http://b.org/robots.txt".to_owned() });
+    for url in ["http://a.org/3", "http://a.org/4", "http://a.org/5"] {
+        bench.publish(url);
+        let task = bench.task();
+        assert_eq!(task.payload, url);
+        bench.ack(A, &task.id, Outcome::Done, &[]);
+    }
+    bench.unrule("b.org");
+    let task = bench.task();
+    bench.nack(A, &task.id, RetryMode::Uncounted { after_ms: None });
+    assert!(bench.task().payload.starts_with("http://a.org/1 "));
+    bench.check_records();
 }

@@ -17,8 +17,8 @@
 //!
 //! The promises that must hold nevertheless are in [`promises`]. Each has one checker:
 //! [`host_check`], [`announcement_check`], [`pass_check`], [`fairness_check`], [`due_check`],
-//! [`priority_check`], [`drain_check`], [`outages`]. The checkers use only what hosts, workers and readers of
-//! the topics observe. The first broken promise ends the run.
+//! [`priority_check`], [`drain_check`], [`outages`]. The checkers use only what hosts, workers and
+//! readers of the topics observe. The first broken promise ends the run.
 
 mod announcement_check;
 mod broker;
@@ -29,6 +29,7 @@ mod due_check;
 mod event_orders;
 mod fairness_check;
 mod fetch_request;
+mod finish;
 mod host_check;
 mod machine;
 mod operator;
@@ -66,7 +67,7 @@ use self::pass_check::PassCheck;
 use self::priority_check::PriorityCheck;
 pub(super) use self::promises::{BrokenPromise, CheckResult, Promise};
 pub(super) use self::run_totals::RunTotals;
-use self::worker::{CREDIT_MAX, Worker};
+use self::worker::Worker;
 use super::site::{HOSTS, LONELY_HOSTS, PAGES, page, render_of};
 use crate::config::GroupConfig;
 use crate::decide::prefetch::PREFETCH_BATCH;
@@ -85,11 +86,6 @@ const WAITER_CONN: ConnId = ConnId(u64::MAX);
 const RELEASES: u64 = 1_100;
 /// Pages of a host that are announced repeatedly while jobs wait for all of them.
 const HAMMERED_PAGES: u64 = PAGES / 2;
-/// Once the faults have ended, everything must be done within this time.
-const END_MS_MAX: u64 = 30 * 60_000;
-/// The same with outages: a dead host is given up after 3 hours, and what comes later each hour.
-const OUTAGES_END_MS_MAX: u64 = 12 * HOUR_MS;
-
 /// A scheduled event of the world.
 enum WorldEvent {
     /// A random action.
@@ -249,10 +245,6 @@ pub(super) struct World {
 
 impl World {
     fn new(seed: u64, nature: WorldOptions) -> Self {
-        // One or the other: the checkers do not know yet what a changed job does to pages that wait
-        // for a host that is down.
-        let outages = nature.outages && seed % 2 == 1;
-        let nature = WorldOptions { outages, steers: nature.steers && !outages, ..nature };
         let mut rng = fastrand::Rng::with_seed(seed);
         let attempts = if rng.bool() { "100" } else { "2" };
         // Most groups have one.
@@ -342,56 +334,6 @@ impl World {
         self.schedule(0, WorldEvent::Step);
         self.advance(HOUR_MS)?;
         self.finish_everything()
-    }
-
-    /// Ends all faults, after which the group must finish everything by itself.
-    fn finish_everything(&mut self) -> CheckResult {
-        self.is_faulty = false;
-        self.outages.end_all();
-        let until = self.now + if self.nature.outages { OUTAGES_END_MS_MAX } else { END_MS_MAX };
-        // Absent workers come back first.
-        self.advance(3 * LEASE_MS + 60_000)?;
-        self.resume_everything()?;
-        self.set_delay(DELAY_MS)?;
-        self.remove_rules()?;
-        for worker in 0..self.workers.len() {
-            self.drain(worker, false)?;
-            self.join(worker, CREDIT_MAX, Some(CREDIT_MAX))?;
-        }
-        self.finish_schedules()?;
-        while self.now < until && !(self.is_idle() && self.passes.are_done()) {
-            self.consume_events()?;
-            self.advance(DELAY_MS)?;
-        }
-        // The last records are on their way to the disk.
-        self.advance(DELAY_MS)?;
-        let (group, passes) = (&self.broker.group, &self.passes);
-        Promise::AllFinishes.holds(group.is_idle(), || {
-            format!(
-                "left: {:?}, {} dormant",
-                group.frontier.active_ids(),
-                group.frontier.dormant().len()
-            )
-        })?;
-        let open = passes.names(false);
-        Promise::AllFinishes.holds(open.is_empty(), || format!("never done: {open:?}"))?;
-        for job in group.jobs.iter() {
-            passes.check_counts(job.name.as_ref(), &group.job_status(job).to_string())?;
-        }
-        self.announcement_check.check_end()?;
-        self.outcome_check.check_end()?;
-        let no_waiters = passes.iter().all(|(_, pass)| pass.waits == 0);
-        Promise::DoneOnce
-            .holds(no_waiters, || "a client still waits for a job that is done".to_owned())?;
-        let same = self.job_names.iter().eq(group.job_names().collect::<BTreeSet<_>>());
-        Promise::DoneOnce.holds(same, || format!("other groups know of {:?}", self.job_names))
-    }
-
-    fn is_idle(&self) -> bool {
-        let publishes = |it: &WorldEvent| matches!(it, WorldEvent::Publishes { .. });
-        self.broker.group.is_idle()
-            && self.unconsumed.is_empty()
-            && !self.agenda.values().any(publishes)
     }
 
     /// Advances the time, with all events in it, in order.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tidings_protocol::{Outcome, Payload, RetryMode, TaskId, UNANSWERED_REASONS};
+use tidings_protocol::{FailureReason, Outcome, Payload, RetryMode, TaskId};
 
 use super::commands::WorkerCommand;
 use super::promises::{CheckResult, Promise, between};
@@ -101,7 +101,8 @@ impl OutageCheck {
 
     /// A word with which a worker reports that a host does not answer.
     fn any_word(&mut self) -> &'static str {
-        self.rng.choice(UNANSWERED_REASONS).expect("the list is not empty")
+        let reasons = FailureReason::ALL.into_iter().filter(|reason| reason.is_unanswered());
+        self.rng.choice(reasons.collect::<Vec<_>>()).expect("the list is not empty").as_str()
     }
 
     /// The group does not know how much time has passed: rests begin again.

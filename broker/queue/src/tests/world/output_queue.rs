@@ -130,6 +130,7 @@ impl World {
         &mut self,
     ) -> Result<VecDeque<(Input, CommandOrigin)>, BrokenPromise> {
         let upto = self.broker.appended;
+        self.passes.forget_decided_ends();
         for pending in std::mem::take(&mut self.broker.pending_outputs) {
             if pending.mark <= upto {
                 if !pending.is_decided {
