@@ -253,6 +253,7 @@ impl PassCheck {
     /// Checks the announced end of a pass.
     pub(super) fn announced(&mut self, payload: &str) -> CheckResult {
         let counts = counts_of(payload);
+        self.end_is_decided(payload);
         let is_first = self.ended.insert((counts["number"], counts["pass"]));
         Promise::DoneOnce.holds(is_first, || format!("announced again: {payload}"))?;
         let name = payload.split(' ').next().expect("split returns at least one part");
