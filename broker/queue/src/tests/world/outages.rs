@@ -1,7 +1,7 @@
 //! Hosts that do not answer, and what the group may do with them: one request for each rest, and no
 //! page is lost in an outage that ends in time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidings_protocol::{FailureReason, Outcome, Payload, RetryMode, TaskId};
 
@@ -41,6 +41,8 @@ pub(super) struct OutageCheck {
     unanswered_since: BTreeMap<String, Moment>,
     /// Failed attempts of each entry that count, since it was last given up.
     failures: BTreeMap<EntryId, u32>,
+    /// Pages that got no answer at least once.
+    unanswered_pages: BTreeSet<String>,
     /// Entries that were given up after too many attempts, of which the last is not known yet: the
     /// answer to its task mostly comes after the event.
     given_up: BTreeMap<EntryId, String>,
@@ -79,6 +81,7 @@ impl OutageCheck {
             known: BTreeMap::new(),
             unanswered_since: BTreeMap::new(),
             failures: BTreeMap::new(),
+            unanswered_pages: BTreeSet::new(),
             given_up: BTreeMap::new(),
             restarted: Moment(0),
         }
@@ -128,6 +131,11 @@ impl OutageCheck {
     /// Whether any host rests or does not answer.
     pub(super) fn may_any_rest(&self, now: Moment) -> bool {
         !self.silent.is_empty() || self.known.keys().any(|host| self.may_rest(host, now))
+    }
+
+    /// Whether a page may wait for its next attempt, after several that got no answer.
+    pub(super) fn may_be_retried(&self, url: &str) -> bool {
+        self.unanswered_pages.contains(url)
     }
 
     /// Checks a release.
@@ -182,6 +190,7 @@ impl OutageCheck {
             WorkerCommand::Touch { .. } => {}
             WorkerCommand::Unanswered { .. } => {
                 self.unanswered_since.entry(host.clone()).or_insert(at);
+                self.unanswered_pages.insert(received.url.clone());
                 let outage = self.known.entry(host).or_default();
                 if !outage.is_down() {
                     *self.failures.entry(id.entry).or_default() += 1;

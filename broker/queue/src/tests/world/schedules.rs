@@ -59,8 +59,9 @@ impl World {
             let begun = self.begun.get(&url).copied().unwrap_or_default();
             // A fetch in between replaces a scheduled one.
             let most_ms = 2 * every_ms + SLACK_MS;
-            let is_late = self.now.since(begun) > most_ms && !is_hindered;
-            let in_time = is_on_never_list(&url) || !is_late;
+            let is_late = self.now.since(begun) > most_ms;
+            let waits = is_hindered || self.outages.may_be_retried(&url);
+            let in_time = is_on_never_list(&url) || waits || !is_late;
             Promise::AllFinishes.holds(in_time, || {
                 let ago = between(begun, self.now);
                 format!("{url} is due every {every_ms} ms, and was last requested {ago} ago")
