@@ -32,7 +32,10 @@ const CERTIFICATES: &str = "ca crl cert cert-key";
 /// Flags of the commands that run a broker or a crawler.
 const SERVER: &[Section] = &[
     ("Job", "seeds depth max-pages max-per-host max-time scope include exclude"),
-    ("Network", "listen http crawler-http http-token-file http-host public-url unix unix-mode"),
+    (
+        "Network",
+        "listen http crawler-http http-token-file http-host dashboard public-url unix unix-mode",
+    ),
     ("Storage of the broker", "data sync retain-bytes retain-age"),
     ("TLS", "tls-cert tls-key client-ca client-crl"),
     ("Login and permissions", "strangers notifier insecure require-login grant"),

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, Args};
 use tidings_broker::{
     AuditConfig, BrokerConfig, EmbeddedHandler, HttpConfig, Sockets, Sync, TopicSettings,
 };
@@ -123,6 +124,10 @@ pub(crate) struct HttpFlags {
     #[arg(long, value_name = "NAME")]
     http_host: Vec<String>,
 
+    /// Whether browsers get the dashboard at the address of HTTP
+    #[arg(long, value_name = "WHEN", default_value = "on", action = ArgAction::Set, value_parser = on_or_off())]
+    dashboard: bool,
+
     /// Public URL of the HTTP listener, for example behind a proxy
     ///
     /// Hubs of watched feeds send their notifications there. Its host is accepted as with
@@ -146,6 +151,10 @@ enum ListenHttp {
 
 fn parse_listen_http(text: &str) -> Result<ListenHttp, String> {
     if text == "off" { Ok(ListenHttp::Off) } else { text.parse().map(ListenHttp::At) }
+}
+
+fn on_or_off() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["on", "off"]).map(|word| word == "on")
 }
 
 impl HttpFlags {
@@ -195,6 +204,7 @@ impl HttpFlags {
     ) -> Result<Option<HttpConfig>, Failure> {
         let mut config = HttpConfig {
             allowed_hosts: self.hosts(),
+            dashboard: self.dashboard,
             hooks: self.hooks.hooks()?,
             hook_events_per_minute: self.hooks.hook_events,
             embedded_handlers: receivers,

@@ -12,6 +12,7 @@
 mod access;
 mod connectors;
 mod crawl;
+mod dashboard;
 mod docs;
 mod faults;
 mod http;

@@ -1,6 +1,7 @@
 //! The HTTP interface and webhooks.
 
 mod browser;
+mod dashboard;
 pub(crate) mod disk_faults;
 pub(crate) mod openapi;
 mod requests;

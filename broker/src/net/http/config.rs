@@ -65,6 +65,8 @@ with_defaults! {
         /// Milliseconds that a request waits until the change that it made to a topic or group is
         /// durable. Default 10,000; then the response (503) is that the outcome is not known yet.
         pub command_timeout_ms: u64 = 10_000,
+        /// Whether browsers get the dashboard at `/`.
+        pub dashboard: bool = true,
         /// Webhooks; their names are unique.
         pub hooks: Vec<Hook> = Vec::new(),
         /// Events per minute that all webhooks together may publish. Default 6,000, which is as

@@ -9,6 +9,7 @@
 //!  manage        command of the line protocol ─▶ reply as JSON     client, manage, jobs,
 //!                                                                  json_fields, json_objects
 //!  webhook       signed body ─▶ URLs ─▶ topic ─▶ durable ─▶ 200    hooks
+//!  dashboard     page and files                                    dashboard
 //!  other paths   request ─▶ handler in this process ─▶ response    embedded_handlers
 //! ```
 //!
@@ -19,6 +20,7 @@
 mod body_memory;
 mod client;
 mod config;
+mod dashboard;
 mod embedded_handlers;
 mod error;
 pub mod hooks;
@@ -54,6 +56,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::client::ConnectedClient;
 pub use self::config::{HTTP_PORT, HttpConfig};
+use self::dashboard::Dashboard;
 pub use self::embedded_handlers::{
     ClassifyFuture, CountersFuture, EmbeddedHandler, HandlerFuture, HandlerReply, RequestClass,
     is_forwarded,
@@ -83,6 +86,8 @@ pub(crate) struct HttpState {
     idempotency_keys: IdempotencyKeys,
     sse_buffers: SseBuffers,
     hooks: Hooks,
+    /// `None` if it is off.
+    dashboard: Option<Dashboard>,
     /// The body of `GET /openapi.json`.
     openapi_document: Bytes,
     /// Ends connections and event streams when the broker stops.
@@ -95,6 +100,7 @@ impl HttpState {
         let openapi_document = system::openapi_with(&config.embedded_handlers);
         let config = Arc::new(config);
         Self {
+            dashboard: config.dashboard.then(Dashboard::new),
             shared,
             openapi_document,
             bodies: BodyReceiver::new(Arc::clone(&config)),
@@ -137,6 +143,7 @@ pub(crate) async fn run_command(
 fn router(http: &Arc<HttpState>) -> Router {
     let router = Router::new()
         .route("/", get(system::index))
+        .route("/dashboard/{*path}", get(dashboard::file))
         .route("/openapi.json", get(system::openapi))
         .route("/health", get(system::health))
         .route("/ready", get(system::ready))

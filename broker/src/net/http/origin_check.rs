@@ -2,7 +2,7 @@
 //! A browser sends requests on behalf of any page that it shows, and such a page must neither
 //! publish here nor read.
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
 use super::error::{ErrorResponse, HttpResult, bad_request};
 
@@ -33,10 +33,12 @@ pub(super) fn add_security_headers(headers: &mut HeaderMap) {
 ///   point its own name at this machine (DNS rebinding) and has the same origin then, but it cannot
 ///   hide the name.
 /// - If a browser sends the origin of the request, it must be this one.
+/// - A link on another site may lead to `/`, whose response is the same for every client.
 pub(super) fn check_host_and_origin(
     allowed_hosts: &[String],
-    headers: &HeaderMap,
+    method: &Method,
     uri: &Uri,
+    headers: &HeaderMap,
 ) -> HttpResult<()> {
     let denied = |message: String| ErrorResponse::new(StatusCode::FORBIDDEN, "denied", message);
     let host = match uri.authority() {
@@ -59,6 +61,7 @@ pub(super) fn check_host_and_origin(
         let site = headers.get("sec-fetch-site").and_then(|site| site.to_str().ok());
         return match site {
             None | Some("same-origin" | "none") => Ok(()),
+            _ if method == Method::GET && uri.path() == "/" && is_navigation(headers) => Ok(()),
             Some(_) => Err(denied(OTHER_SITE.into())),
         };
     };
@@ -67,6 +70,12 @@ pub(super) fn check_host_and_origin(
         origin_host.eq_ignore_ascii_case(host)
     });
     if is_same { Ok(()) } else { Err(denied(OTHER_SITE.into())) }
+}
+
+/// Whether a browser will show the response as a page of its own, and not in a frame.
+fn is_navigation(headers: &HeaderMap) -> bool {
+    let is = |name: &str, value: &str| headers.get(name).is_some_and(|sent| sent == value);
+    is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document")
 }
 
 /// Whether the name is an IP address, `localhost`, or a name under it. No site can own such a name,
@@ -94,12 +103,20 @@ mod tests {
     use super::*;
 
     fn is_allowed(headers: &[(&'static str, &'static str)]) -> bool {
+        is_allowed_at(&Method::GET, "/topics", headers)
+    }
+
+    fn is_allowed_at(
+        method: &Method,
+        path: &'static str,
+        headers: &[(&'static str, &'static str)],
+    ) -> bool {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        check_host_and_origin(&["tidings.example".into()], &map, &Uri::from_static("/topics"))
-            .is_ok()
+        let (hosts, uri) = (["tidings.example".into()], Uri::from_static(path));
+        check_host_and_origin(&hosts, method, &uri, &map).is_ok()
     }
 
     #[test]
@@ -142,5 +159,38 @@ mod tests {
         for site in ["cross-site", "same-site"] {
             assert!(!is_allowed(&[host, ("sec-fetch-site", site)]), "{site}");
         }
+    }
+
+    // PROTOCOL: H8
+    #[test]
+    fn a_link_on_another_site_may_lead_to_the_page() {
+        let site = ("sec-fetch-site", "cross-site");
+        let link = [
+            ("host", "localhost:12346"),
+            site,
+            ("sec-fetch-mode", "navigate"),
+            ("sec-fetch-dest", "document"),
+        ];
+        assert!(is_allowed_at(&Method::GET, "/", &link));
+        assert!(is_allowed_at(&Method::GET, "/?a=b", &link));
+        for path in ["/topics", "/me", "//", "/dashboard/0/main.js"] {
+            assert!(!is_allowed_at(&Method::GET, path, &link), "{path}");
+        }
+        for method in [Method::POST, Method::HEAD, Method::OPTIONS] {
+            assert!(!is_allowed_at(&method, "/", &link), "{method}");
+        }
+        let with_origin = [&link[..], &[("origin", "http://evil.example")]].concat();
+        assert!(!is_allowed_at(&Method::GET, "/", &with_origin), "a form");
+        let with = |name: &'static str, value: &'static str| {
+            let others = link.iter().copied().filter(|header| header.0 != name);
+            is_allowed_at(&Method::GET, "/", &others.chain([(name, value)]).collect::<Vec<_>>())
+        };
+        for dest in ["iframe", "frame", "embed", "object", "image", "script", "empty"] {
+            assert!(!with("sec-fetch-dest", dest), "{dest}");
+        }
+        for mode in ["no-cors", "cors", "same-origin", "websocket"] {
+            assert!(!with("sec-fetch-mode", mode), "{mode}");
+        }
+        assert!(!with("host", "evil.example"));
     }
 }

@@ -204,8 +204,9 @@ async fn route_request(
     http.shared.stats.lines.add(1);
     if let Err(error) = origin_check::check_host_and_origin(
         &http.config.allowed_hosts,
-        request.headers(),
+        request.method(),
         request.uri(),
+        request.headers(),
     ) {
         http.shared.stats.refused_lines.add(1);
         client.audit(AuditEvent::Refused { why: error.message() });

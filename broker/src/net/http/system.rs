@@ -12,6 +12,7 @@ use tidings_metrics::{Exposition, Format};
 
 use super::HttpState;
 use super::client::ConnectedClient;
+use super::dashboard::prefers_html;
 use super::embedded_handlers::EmbeddedHandler;
 use super::error::{HttpResult, bad_request};
 use super::json_objects::{JSON, JsonResponse};
@@ -23,14 +24,23 @@ use crate::topic::Health;
 /// The `OpenAPI` 3.1 document without the paths of embedded handlers.
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// `GET /`: name and version, for people with a browser.
-pub(super) async fn index(uri: Uri) -> HttpResult<JsonResponse> {
+/// `GET /`: the dashboard for a browser; name and version for all other clients.
+pub(super) async fn index(
+    State(http): State<Arc<HttpState>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> HttpResult<Response> {
     QueryParams::parse(&uri, &[])?;
-    Ok(JsonResponse(json!({
-        "name": "tidings",
-        "version": env!("CARGO_PKG_VERSION"),
-        "description": "openapi.json",
-    })))
+    let response = match &http.dashboard {
+        Some(dashboard) if prefers_html(&headers) => dashboard.page(),
+        _ => JsonResponse(json!({
+            "name": "tidings",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "openapi.json",
+        }))
+        .into_response(),
+    };
+    Ok(([(header::VARY, "accept")], response).into_response())
 }
 
 /// `GET /openapi.json`

@@ -1,0 +1,69 @@
+// Events with a URL for a group: announce a URL, set a schedule, end one.
+
+import { ask } from './ask.js';
+import { form } from './actions.js';
+import { visible } from './format.js';
+import { may } from './session.js';
+
+/** The topic through which URLs reach a group. */
+export function feedOf({ topics = [] }) {
+  return topics.includes('new-url') ? 'new-url' : topics[0];
+}
+
+/** The first permission that a session lacks of those needed, or the last of them. */
+export function rightTo(topic, attribute) {
+  const rights = [`pub:${topic}`, attribute].filter(Boolean);
+  return rights.find(right => !may(right)) ?? rights.at(-1);
+}
+
+/** Publishes one URL with attributes. */
+export async function publish(topic, target, attributes) {
+  const event = { target, attributes: Object.fromEntries(Object.entries(attributes)
+    .filter(([, value]) => value !== '' && value !== null && value !== undefined)) };
+  await ask(`/topics/${encodeURIComponent(topic)}`, { method: 'POST', body: { events: [event] } });
+}
+
+const PRIO = {
+  name: 'prio', label: 'Priority', hint: 'From -1000 to 1000; higher is fetched first. Empty: 0.',
+};
+
+/** Asks for a URL and announces it. Resolves to a sentence, or `undefined`. */
+export async function announce(group, url = '') {
+  const topic = feedOf(group);
+  const values = await form({
+    title: 'Announce a URL',
+    text: `It is published on ${topic}, and fetched by the group ${group.group}.`,
+    fields: [
+      { name: 'url', label: 'URL', type: 'url', value: url, required: true },
+      {
+        name: 'after', label: 'Not before',
+        hint: 'A time from now such as 10m, or of the day in UTC such as 06:00.',
+      },
+      may('prio') && PRIO,
+    ].filter(Boolean),
+    action: 'Announce',
+    run: ({ url: target, after, prio }) => publish(topic, target, { after, prio }),
+  });
+  return values ? `${visible(values.url)} is announced.` : undefined;
+}
+
+/**
+ * Asks for a URL and how often to fetch it, and sets that. Resolves to a sentence, or `undefined`.
+ */
+export async function schedule(group, { url = '', every = '' } = {}) {
+  const topic = feedOf(group);
+  const values = await form({
+    title: url ? 'Change a schedule' : 'Add a schedule',
+    fields: [
+      { name: 'url', label: 'URL', type: 'url', value: url, required: true },
+      {
+        name: 'every', label: 'Every', value: every, required: true,
+        hint: 'An interval such as 30m or 12h, or a time of the day in UTC such as 06:00.',
+      },
+      may('prio') && PRIO,
+    ].filter(Boolean),
+    action: 'Set',
+    run: given => publish(topic, given.url, { every: given.every, prio: given.prio }),
+  });
+  return values ? `${visible(values.url)} is fetched every ${visible(values.every)}.` : undefined;
+}

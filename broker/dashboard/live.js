@@ -1,0 +1,85 @@
+// The live figures of the page that is shown: one stream, closed while the tab is hidden.
+
+import { Refusal, stream } from './ask.js';
+import { el, replace } from './dom.js';
+import { clock } from './format.js';
+
+// The broker sends something at least every 2 s.
+const SILENT = 5_000;
+const LOST = 12_000;
+
+/**
+ * Calls a function for each subject of `GET /live` with its newest object, or with `null` and the
+ * refusal while it does not exist. Ends when `signal` aborts.
+ */
+export function watch(handlers, signal) {
+  let attempt = null;
+  let heard = Date.now();
+  const beat = () => {
+    heard = Date.now();
+    away(null);
+  };
+  const open = () => {
+    attempt?.abort();
+    attempt = null;
+    if (signal.aborted || document.hidden) {
+      return;
+    }
+    attempt = new AbortController();
+    heard = Date.now();
+    const options = {
+      signal: AbortSignal.any([signal, attempt.signal]),
+      query: { on: Object.keys(handlers).join(',') },
+      silence: LOST,
+      onBeat: beat,
+      onEvent: (type, data) => deliver(handlers, type, JSON.parse(data)),
+    };
+    stream('/live', options).catch(error => {
+      if (!signal.aborted) {
+        away(error instanceof Refusal ? error.message : String(error));
+      }
+    });
+  };
+  const timer = setInterval(() => {
+    if (attempt && Date.now() - heard > SILENT) {
+      away(`Not connected since ${clock(heard)}. The figures are from then.`);
+    }
+  }, 1000);
+  document.addEventListener('visibilitychange', open);
+  signal.addEventListener('abort', () => {
+    clearInterval(timer);
+    document.removeEventListener('visibilitychange', open);
+    away(null);
+  }, { once: true });
+  open();
+}
+
+function deliver(handlers, type, object) {
+  try {
+    if (type === 'gone') {
+      handlers[object.on]?.(null, object);
+    } else {
+      handlers[type]?.(object);
+    }
+  } catch (error) {
+    // One part of a page that fails must not end the others.
+    reportError(error);
+  }
+}
+
+// What each source has to say; the first one is shown.
+const reasons = new Map();
+
+/** Shows why the figures are not of now, or with `null` that this source has no such reason. */
+export function away(reason, source = 'live') {
+  if (reason) {
+    reasons.set(source, reason);
+  } else {
+    reasons.delete(source);
+  }
+  const text = [...reasons.values()][0] ?? null;
+  const node = document.getElementById('away');
+  if (node.textContent !== (text ?? '')) {
+    replace(node, text && el('span', {}, text));
+  }
+}

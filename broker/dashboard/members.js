@@ -1,0 +1,78 @@
+// The workers of a group, with a button that drains each.
+
+import { button } from './actions.js';
+import { ask } from './ask.js';
+import { el, keeper, mark, unseen } from './dom.js';
+import { NONE, ago, count, rate, visible } from './format.js';
+import { table } from './table.js';
+import { state } from './words.js';
+
+// What was added to totals a second, over about the last 10 s; `null` at first.
+function speeds() {
+  const seen = new Map();
+  return (name, total) => {
+    const now = performance.now();
+    const samples = (seen.get(name) ?? []).filter(([at]) => now - at < 10_000);
+    samples.push([now, total]);
+    seen.set(name, samples);
+    const [[first, least]] = samples;
+    return now - first < 900 ? null : Math.max(0, total - least) * 1000 / (now - first);
+  };
+}
+
+/** A table for the rows of `GET /groups/{group}/members`. */
+export function membersTable(group) {
+  const speed = speeds();
+  const keep = keeper();
+  // A total that is left out is 0.
+  const total = field => ({
+    number: true, text: row => count(row[field] ?? 0), sort: row => row[field] ?? 0,
+  });
+  return table({
+    caption: 'Workers',
+    columns: [
+      { title: 'Worker', text: row => visible(row.name ?? row.member),
+        sort: row => row.name ?? row.member },
+      { title: 'State', text: row => mark(...state('member', row.state)), sort: row => row.state },
+      { title: 'Holds', text: load, sort: row => row.held },
+      { title: 'Rate', number: true, text: row => rate(speed(row.member, row.done ?? 0)) },
+      { title: 'Done', ...total('done') },
+      { title: 'Failed', ...total('failed') },
+      { title: 'Lost', ...total('lost') },
+      { title: 'Heard', number: true, text: row => ago(row['heard-ms']),
+        sort: row => row['heard-ms'] },
+      { title: 'Member', text: row => row.member, sort: row => row.member },
+      { title: 'Address', text: row => visible(row.address ?? NONE), sort: row => row.address },
+      { title: 'Action', text: row => keep(`${row.member} ${isDrained(row)}`,
+        () => drainButton(group, row)) },
+    ],
+    key: row => row.member, empty: 'No worker takes tasks of this group.', filter: true,
+  });
+}
+
+// How full a worker is. One that is away has no credit.
+function load({ held, credit, render, rendering }) {
+  const text = `${count(held)} of ${count(credit)}` +
+    (render ? `, ${count(rendering)} of ${count(render)} in a browser` : '');
+  return el('span', { class: 'load' },
+    el('meter', { max: Math.max(credit, 1), value: held, 'aria-label': 'Tasks held' }), text);
+}
+
+const isDrained = row => row.state === 'draining' || row.state === 'drained';
+
+function drainButton(group, row) {
+  const { member, name } = row;
+  const again = isDrained(row);
+  const action = again ? 'undrain' : 'drain';
+  const shown = visible(name ?? member);
+  return button({
+    label: again ? ['Give tasks again', unseen(` to ${shown}`)] : ['Drain', unseen(` ${shown}`)],
+    right: 'admin',
+    run: async () => {
+      const path = `/groups/${encodeURIComponent(group)}/${action}`;
+      await ask(path, { method: 'POST', query: { member } });
+      return again ? `${shown} gets tasks again.`
+        : `${shown} gets no further task. It can be stopped without loss when it is drained.`;
+    },
+  });
+}

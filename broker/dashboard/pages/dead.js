@@ -1,0 +1,202 @@
+// Dead letters of a group: search them, and retry or drop those chosen, those that match, or all.
+
+import { button, confirm } from '../actions.js';
+import { ask } from '../ask.js';
+import { groupChoice } from '../choice.js';
+import { el, head, replace } from '../dom.js';
+import { NONE, count, hostLink, plural, urlLink, visible } from '../format.js';
+import { list } from '../list.js';
+import { watch } from '../live.js';
+import { metrics } from '../metrics.js';
+import { searchForm } from '../search.js';
+import { table } from '../table.js';
+
+const GIVEN_UP = {
+  'max-attempts': 'too many attempts',
+  'max-losses': 'lost with its workers',
+  'retry-no': 'not worth another attempt',
+};
+const DONE = { retry: 'retried', drop: 'dropped' };
+
+// Requests of one action at once.
+const AT_ONCE = 4;
+
+export function title() {
+  return 'Dead letters';
+}
+
+export async function show(main, params, signal) {
+  const place = el('div', { class: 'panel' });
+  const facts = el('span', {});
+  let shown = null;
+  main.append(head('Dead letters', facts));
+  const figures = await metrics(signal);
+  const kept = group => figures.of('tidings_group_dead_entries', { group });
+  const failed = error =>
+    !signal.aborted && replace(place, el('p', { class: 'error' }, error.message));
+  main.append(await groupChoice({
+    label: group => (kept(group) === null ? group : `${group} (${count(kept(group))})`),
+    show: group => {
+      shown?.abort();
+      shown = new AbortController();
+      showGroup(place, facts, group, AbortSignal.any([signal, shown.signal])).catch(failed);
+    },
+  }, signal), place);
+}
+
+async function showGroup(place, facts, group, signal) {
+  const path = `/groups/${encodeURIComponent(group)}/dead`;
+  const chosen = el('span', { class: 'hint', role: 'status' }, '0 chosen');
+  const reason = el('select', { id: 'reason', onchange: () => draw() });
+  let query = {};
+  let read = [];
+  let more = null;
+  const has = row => !reason.value || reasonOf(row) === reason.value;
+
+  const view = table({
+    caption: `Dead letters of ${group}`, columns: columns(group),
+    key: row => String(row.entry), select: true,
+    empty: 'No dead letter.',
+    onSelect: keys => { chosen.textContent = `${count(keys.length)} chosen`; },
+  });
+  const draw = () => {
+    reasonsOf(reason, read);
+    view.update(read.filter(has), { more });
+    chosen.textContent = `${count(view.selected().length)} chosen`;
+  };
+  const letters = list({
+    path, field: 'dead', key: row => row.entry,
+    onRead: ({ matched }) => {
+      facts.textContent = matched === undefined ? ''
+        : `${plural(matched, 'dead letter')} in ${group}`;
+    },
+  }, { update: (rows, options) => { read = rows; ({ more } = options); draw(); } }, signal);
+
+  const search = next => {
+    query = next;
+    reason.value = '';
+    return letters.reload(next);
+  };
+  const action = (label, verb, select) => button({
+    label, right: 'admin', danger: verb === 'drop', run: async () => {
+      const wanted = await select();
+      const text = verb === 'retry'
+        ? `${wanted.text} will be queued again, with no attempt counted.`
+        : `${wanted.text} will be forgotten. This cannot be undone.`;
+      if (wanted.number === 0) {
+        return 'There is nothing to do: no dead letter is chosen.';
+      }
+      if (!await confirm({ title: `${label.replace('…', '')}?`, text, action: `Yes, ${verb}` })) {
+        return undefined;
+      }
+      const said = await send(path, verb, wanted);
+      await letters.reload();
+      return said;
+    },
+  });
+  const ticked = async () => {
+    const entries = view.selected();
+    return { entries, number: entries.length, text: plural(entries.length, 'dead letter') };
+  };
+  const matching = () => (reason.value ? withReason() : counted(path, query, signal));
+  const withReason = async () => {
+    const wanted = reason.value;
+    const entries = await walk(path, query, row => reasonOf(row) === wanted, signal);
+    return {
+      entries, number: entries.length,
+      text: `${plural(entries.length, 'dead letter')} with the reason ${wanted}`,
+    };
+  };
+
+  replace(place, el('h2', { class: 'unseen' }, `Dead letters of ${group}`), searchForm(search),
+    el('div', { class: 'search' }, el('label', { for: 'reason' }, 'Last reason'), reason, chosen),
+    el('div', { class: 'actions' },
+      action('Retry those chosen…', 'retry', ticked),
+      action('Drop those chosen…', 'drop', ticked),
+      action('Retry all that match…', 'retry', matching),
+      action('Drop all that match…', 'drop', matching)),
+    view.node,
+    el('p', { class: 'hint' }, 'The reasons are those of the dead letters that are listed. ' +
+      'Without a search and a reason, all match.'));
+  await letters.reload();
+  let kept = null;
+  watch({
+    [`group:${group}`]: object => {
+      // A busy group changes all the time.
+      if (object && kept !== null && kept !== object['dead-kept']) {
+        letters.refresh();
+      }
+      kept = object?.['dead-kept'] ?? kept;
+    },
+  }, signal);
+}
+
+const reasonOf = row => row.last ?? row.reason ?? 'none';
+
+// The options of the choice of a reason, with how many listed letters have each.
+function reasonsOf(select, rows) {
+  const numbers = new Map();
+  rows.forEach(row => numbers.set(reasonOf(row), (numbers.get(reasonOf(row)) ?? 0) + 1));
+  if (select.value && !numbers.has(select.value)) {
+    numbers.set(select.value, 0);
+  }
+  const options = [['', `any (${count(rows.length)})`], ...[...numbers]
+    .sort((a, b) => b[1] - a[1])
+    .map(([word, number]) => [word, `${visible(word)} (${count(number)})`])];
+  const shown = [...select.options].map(option => option.textContent).join();
+  if (shown !== options.map(([, label]) => label).join()) {
+    const { value } = select;
+    replace(select, options.map(([word, label]) =>
+      el('option', { value: word, selected: word === value }, label)));
+  }
+}
+
+function columns(group) {
+  return [
+    { title: 'URL', text: row => urlLink(row.url), sort: row => row.url },
+    { title: 'Host', text: row => hostLink(row.key, group), sort: row => row.key },
+    { title: 'Last reason', text: row => visible(row.last ?? NONE), sort: row => row.last },
+    { title: 'Given up', text: row => GIVEN_UP[row.reason] ?? visible(row.reason ?? NONE),
+      sort: row => row.reason },
+    { title: 'Job', sort: row => row.job, text: row => (row.job
+      ? el('a', { href: `#/jobs/${encodeURIComponent(row.job)}` }, visible(row.job)) : NONE) },
+    { title: 'Failures', number: true, text: row => count(row.attempts),
+      sort: row => row.attempts },
+    { title: 'Losses', number: true, text: row => count(row.losses), sort: row => row.losses },
+  ];
+}
+
+// How many dead letters a search selects. The broker does not count very many of them.
+async function counted(path, query, signal) {
+  const { matched } = await ask(path, { signal, query: { ...query, limit: 0 } });
+  const isAll = !query.key && !query.match;
+  const some = matched === undefined ? 'More dead letters than the broker counts at once'
+    : plural(matched, 'dead letter');
+  return { query, number: matched ?? null, text: `${some} (all${isAll ? '' : ' that match'})` };
+}
+
+async function walk(path, query, has, signal) {
+  const entries = [];
+  for (let after = 0; after !== undefined;) {
+    const answer = await ask(path, { signal, query: { ...query, after, limit: 1000 } });
+    answer.dead.filter(has).forEach(row => entries.push(row.entry));
+    after = answer.next;
+  }
+  return entries;
+}
+
+async function send(path, verb, { entries, query }) {
+  const queries = entries?.map(entry => ({ entry })) ?? [query];
+  let done = 0;
+  let blocked = 0;
+  const work = async () => {
+    for (let next = queries.shift(); next !== undefined; next = queries.shift()) {
+      const answer = await ask(`${path}/${verb}`, { method: 'POST', query: next });
+      done += answer[DONE[verb]];
+      blocked += answer.blocked ?? 0;
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  const rest = blocked ? ` ${count(blocked)} stay: a rule blocks their host.` : '';
+  return `${plural(done, 'dead letter')} ${DONE[verb]}.${rest}`;
+}

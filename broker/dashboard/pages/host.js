@@ -1,0 +1,175 @@
+// One host of a group: why it waits, its rule, its last answers, what waits for it, its schedules.
+
+import { button } from '../actions.js';
+import { announce, feedOf, rightTo } from '../announce.js';
+import { ask } from '../ask.js';
+import { el, figures, head, mark, panel, replace } from '../dom.js';
+import { NONE, count, duration, plural, urlLink, visible } from '../format.js';
+import { list } from '../list.js';
+import { watch } from '../live.js';
+import { poll } from '../metrics.js';
+import { answersOf, outcomeMark } from '../results.js';
+import { endRule, endText, noteText, ruleOf, ruleText, setRule } from '../rules.js';
+import { needs } from '../session.js';
+import { table } from '../table.js';
+import { state, waits } from '../words.js';
+
+export function title({ key }) {
+  return key;
+}
+
+export async function show(main, { group, key }, signal) {
+  const path = `/groups/${encodeURIComponent(group)}`;
+  const now = el('div', {});
+  const why = el('span', {});
+  const rulePlace = el('div', {});
+  const actions = el('div', { class: 'buttons' });
+  const settings = await ask(path, { signal });
+  const topic = feedOf(settings);
+  const hasHosts = settings.key === 'host';
+  main.append(
+    head(visible(key), [
+      el('span', {}, 'host of the group ', el('a', { href: `#${path}` }, group)), why,
+    ], actions),
+    now, rulePlace);
+
+  const tasks = table({
+    caption: 'What waits, is under way, or was given up', columns: taskColumns(),
+    key: row => String(row.entry), empty: 'Nothing waits for this host.', filter: true,
+  });
+  const waiting = list({
+    path: `${path}/tasks`, query: { key }, field: 'tasks', key: row => row.entry, limit: 50,
+  }, tasks, signal);
+  const schedules = table({
+    caption: 'Schedules', columns: scheduleColumns(), key: row => row.url,
+    empty: 'No schedule for this host.',
+  });
+  const scheduled = list({
+    path: `${path}/schedules`, query: { key }, field: 'schedules', key: row => row.url, limit: 50,
+  }, schedules, signal);
+  const answers = table({
+    caption: 'Last answers', columns: answerColumns(), key: row => String(row.seq),
+    empty: 'No answer among the newest 10,000 results.',
+  });
+  const missing = needs('sub:page-ready');
+  main.append(
+    hasHosts && panel('Last answers',
+      missing ? el('p', { class: 'hint' }, `This list ${missing}.`) : answers.node),
+    panel('Waiting, under way, or given up', tasks.node),
+    panel('Schedules', schedules.node));
+
+  let rule = null;
+  let blocked = 0;
+  async function readRule() {
+    rule = await ruleOf(group, key, signal);
+    replace(rulePlace, rule && el('p', { class: 'note' }, mark('warn', `Rule: ${ruleText(rule)}`),
+      rule.key !== key && ` (of ${visible(rule.key)})`, rule.left && `, ends ${endText(rule)}`,
+      rule.note && `, note: ${noteText(rule.note)}`));
+    replace(actions, ['block', 'pause', 'slow'].map(kind => button({
+      label: { block: 'Block…', pause: 'Pause…', slow: 'Slow down…' }[kind], right: 'admin',
+      danger: kind === 'block', run: () => change(kind),
+    })), rule?.key === key && button({ label: 'End the rule…', right: 'admin', run: end }),
+    button({
+      label: 'Announce a URL…', right: rightTo(topic),
+      run: () => announce(settings, hasHosts ? `http://${key}/` : ''),
+    }));
+  }
+  async function change(kind) {
+    const text = [
+      kind === 'block' && blocked > 0 &&
+        `${plural(blocked, 'waiting URL')} will end as blocked, in all jobs.`,
+      kind !== 'slow' && 'The answer comes when the requests that are under way have ended.',
+    ].filter(Boolean);
+    if (await setRule(group, { key, kind, text })) {
+      await Promise.all([readRule(), readNow(), waiting.reload()]);
+      return `${visible(key)}: ${rule ? ruleText(rule) : 'no rule'}.`;
+    }
+    return undefined;
+  }
+  async function end() {
+    const said = await endRule(group, key);
+    if (said) {
+      await Promise.all([readRule(), readNow()]);
+    }
+    return said;
+  }
+
+  async function readNow() {
+    const matched = async query =>
+      (await ask(`${path}/tasks`, { signal, query: { key, limit: 0, ...query } })).matched;
+    const [all, busy, dead] = await Promise.all([
+      matched({}), matched({ state: 'processing' }), matched({ state: 'dead' }),
+    ]);
+    // The broker explains only a key for which something waits.
+    const explained = all === busy + dead ? {} : await explain(group, key, signal);
+    blocked = Number(explained.waiting ?? 0);
+    const rest = Number.parseInt(explained['free-in'], 10);
+    replace(now, figures([
+      ['Waiting', count(blocked)],
+      ['Under way', count(busy)],
+      ['Next request', Number.isFinite(rest) ? `in ${duration(rest)}` : NONE],
+    ]));
+    replace(why, explained.because ? `Its next URL waits: ${waits(explained.because)}.`
+      : 'Nothing waits for this host.');
+  }
+  const follow = hasHosts && !missing
+    ? answersOf({ host: key, where: `group=${group}` }, signal) : null;
+  // The stream says whether the broker is there, and when the group is gone.
+  watch({ [`group:${group}`]: () => {} }, signal);
+  await readRule();
+  await poll(async () => {
+    await Promise.all([
+      readNow(), waiting.refresh(), scheduled.refresh(),
+      follow?.().then(rows => answers.update(rows.slice(-20).reverse())),
+    ]);
+  }, 5_000, signal);
+}
+
+// The words of `GET /explain` for a key: `example.org waiting=1 pending because=pace free-in=12ms`.
+async function explain(group, what, signal) {
+  try {
+    const { summary } = await ask('/explain', { signal, query: { what, group } });
+    return Object.fromEntries(summary.split(' ').filter(word => word.includes('='))
+      .map(word => word.split('=')));
+  } catch (error) {
+    // The last entry may have ended meanwhile.
+    if (error.code === 'unknown') {
+      return {};
+    }
+    throw error;
+  }
+}
+
+function taskColumns() {
+  return [
+    { title: 'URL', text: row => urlLink(row.url), sort: row => row.url },
+    { title: 'State', text: row => mark(...state('task', row.state)), sort: row => row.state },
+    { title: 'Job', text: row => (row.job ? jobLink(row.job) : NONE), sort: row => row.job },
+    { title: 'Worker', text: row => row.member ?? NONE, sort: row => row.member },
+    { title: 'Due', text: row => (row['due-ms'] ? `in ${duration(row['due-ms'])}` : NONE),
+      sort: row => row['due-ms'] ?? 0, number: true },
+    { title: 'Failures', text: row => count(row.attempts), sort: row => row.attempts,
+      number: true },
+    { title: 'Last failure', text: row => visible(row.last ?? NONE), sort: row => row.last },
+  ];
+}
+
+const jobLink = job => el('a', { href: `#/jobs/${encodeURIComponent(job)}` }, visible(job));
+
+function scheduleColumns() {
+  return [
+    { title: 'URL', text: row => urlLink(row.url), sort: row => row.url },
+    { title: 'Every', text: row => visible(row.every) },
+    { title: 'Due', text: row => `in ${duration(row['due-ms'])}`, sort: row => row['due-ms'],
+      number: true },
+  ];
+}
+
+function answerColumns() {
+  return [
+    { title: 'URL', text: row => urlLink(row.url) },
+    { title: 'Outcome', text: row => mark(...outcomeMark(row)) },
+    { title: 'Status', text: row => visible(row.status ?? NONE), number: true },
+    { title: 'Time', text: row => duration(Number(row.ms ?? NaN)), number: true },
+  ];
+}

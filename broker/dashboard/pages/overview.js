@@ -1,0 +1,178 @@
+// The first page: whether all is well, key figures, plots, and the groups.
+
+import { ask } from '../ask.js';
+import { el, figures, head, mark, replace } from '../dom.js';
+import { bytes, count, duration, rate, visible } from '../format.js';
+import { watch } from '../live.js';
+import { metrics, poll } from '../metrics.js';
+import { plot, rangeSwitch } from '../plot.js';
+import { table } from '../table.js';
+import { groups, problems } from '../verdict.js';
+import { STOPPED, state } from '../words.js';
+import { firstSteps } from './first-steps.js';
+
+// Problems that are shown; more are counted.
+const MOST = 10;
+
+export function title() {
+  return 'Overview';
+}
+
+export async function show(main, params, signal) {
+  let ready = null;
+  const verdict = el('div', { class: 'verdict', role: 'status' });
+  const numbers = el('div', {});
+  const start = el('div', {});
+  const list = groupTable();
+  const work = jobTable();
+  work.node.hidden = true;
+  replace(main,
+    head('Overview', null, rangeSwitch()), verdict, start, numbers,
+    el('div', { class: 'grid plots' }, plots(signal)), list.node, work.node);
+  watch({ stats: () => {}, ready: object => { ready = object; } }, signal);
+  let before = null;
+  let isNew = true;
+  await poll(async () => {
+    const now = await figuresOr(verdict, signal);
+    say(verdict, problems(now, ready));
+    const rates = now.rates(before);
+    before = now;
+    replace(numbers, figures(keyFigures(now, rates)));
+    const answers = (group, outcome) => rates('tidings_group_answers_total', { group, outcome });
+    list.update(groups(now).map(group => ({
+      ...group,
+      doneRate: answers(group.name, 'completed'), failedRate: answers(group.name, 'failed'),
+    })));
+    isNew = isNew && await isEmpty(now, signal);
+    replace(start, isNew && firstSteps());
+    list.node.hidden = isNew;
+    await updateJobs(work, now, signal);
+  }, 3_000, signal);
+}
+
+async function figuresOr(verdict, signal) {
+  try {
+    return await metrics(signal);
+  } catch (error) {
+    if (!signal.aborted) {
+      say(verdict, [{ kind: 'bad', text: `Whether all is well is not known. ${error.message}` }]);
+    }
+    throw error;
+  }
+}
+
+// The sentence stands still while nothing changes, so that a screen reader says it once.
+function say(node, found) {
+  const texts = found.map(({ text }) => text).join('\n') || 'All is well.';
+  if (node.dataset.texts === texts) {
+    return;
+  }
+  node.dataset.texts = texts;
+  replace(node, found.length === 0 ? el('p', {}, mark('ok', 'All is well.'))
+    : el('ul', {}, found.slice(0, MOST).map(({ kind, text, href }) =>
+      el('li', {}, mark(kind, href ? el('a', { href }, text) : text))),
+    found.length > MOST && el('li', {}, `And ${count(found.length - MOST)} more.`)));
+}
+
+function keyFigures(now, rates) {
+  const { of, sum } = now;
+  const since = Date.now() - of('process_start_time_seconds') * 1000;
+  return [
+    ['Published', rate(rates('tidings_events_published_total'))],
+    ['Delivered', rate(rates('tidings_events_delivered_total'))],
+    ['Waiting', count(sum('tidings_group_waiting_entries'))],
+    ['In work', count(sum('tidings_group_processing_entries'))],
+    ['Workers', count(sum('tidings_group_members'))],
+    ['Connections', count(sum('tidings_connections'))],
+    ['Memory', bytes(of('process_resident_memory_bytes'))],
+    ['Stored', bytes(sum('tidings_log_bytes'))],
+    ['Disk free', bytes(of('tidings_disk_free_bytes'))],
+    ['Running for', duration(since)],
+  ];
+}
+
+function plots(signal) {
+  const common = { of: 'stats', own: false };
+  return [
+    plot({ ...common, title: 'Events', unit: rate, series: [
+      { column: 'published', label: 'published' }, { column: 'delivered', label: 'delivered' },
+    ] }, signal),
+    plot({ ...common, title: 'Work', unit: rate, series: [
+      { column: 'done', label: 'done' }, { column: 'failed', label: 'failed' },
+    ] }, signal),
+    plot({ ...common, title: 'Confirmation of a publish', unit: duration, series: [
+      { column: 'commit-p50-ms', label: 'half within' },
+      { column: 'commit-p99-ms', label: '99 of 100 within' },
+    ] }, signal),
+    plot({ ...common, title: 'Memory', unit: bytes, series: [
+      { column: 'memory', label: 'resident' },
+    ] }, signal),
+    plot({ ...common, title: 'Connections', unit: count, series: [
+      { column: 'connections', label: 'open' },
+    ] }, signal),
+  ];
+}
+
+function groupTable() {
+  const number = (title, value, text = row => count(value(row))) =>
+    ({ title, number: true, sort: value, text });
+  return table({
+    caption: 'Groups',
+    key: row => row.name,
+    empty: 'No groups yet. The group of the crawlers exists from the first URL on.',
+    columns: [
+      { title: 'Group', sort: row => row.name, text: row =>
+        el('a', { href: `#/groups/${encodeURIComponent(row.name)}` }, visible(row.name)) },
+      { title: 'State', sort: row => stateOf(row)[1], text: row => mark(...stateOf(row)) },
+      number('Waiting', row => row.waiting),
+      number('In work', row => row.processing),
+      number('Members', row => row.members),
+      number('Done', row => row.doneRate, row => rate(row.doneRate)),
+      number('Failed', row => row.failedRate, row => rate(row.failedRate)),
+      number('Dead letters', row => row.dead),
+    ],
+  });
+}
+
+function stateOf({ why, waiting, members }) {
+  if (why) {
+    return why === 'paused' ? ['warn', 'paused'] : ['bad', `stands still: ${STOPPED[why]}`];
+  }
+  if (members === 0) {
+    return waiting > 0 ? ['bad', 'no worker'] : ['off', 'no worker'];
+  }
+  return waiting > 0 ? ['busy', 'works'] : ['ok', 'idle'];
+}
+
+function jobTable() {
+  return table({
+    caption: 'Newest jobs',
+    key: row => row.job,
+    empty: 'No jobs yet.',
+    columns: [
+      { title: 'Job', text: row =>
+        el('a', { href: `#/jobs/${encodeURIComponent(row.job)}` }, visible(row.job)) },
+      { title: 'State', text: row => mark(...state('job', row.state)) },
+      { title: 'Done', number: true, text: row => count(row.completed) },
+      { title: 'Failed', number: true, text: row => count(row.failed) },
+      { title: 'To do', number: true,
+        text: row => count(row.pending + row.queued + row.processing) },
+    ],
+  });
+}
+
+async function updateJobs(list, now, signal) {
+  if (now.sum('tidings_jobs', { group: 'crawlers' }) > 0) {
+    const { jobs } = await ask('/jobs', { query: { limit: 5 }, signal });
+    list.update(jobs);
+    list.node.hidden = jobs.length === 0;
+  }
+}
+
+async function isEmpty(now, signal) {
+  if (now.of('tidings_events_published_total') > 0 || groups(now).length > 0) {
+    return false;
+  }
+  const { topics } = await ask('/topics', { signal });
+  return topics.every(topic => topic.next <= 1);
+}

@@ -1,0 +1,99 @@
+// All topics: what they keep, who reads them, and which reader falls behind.
+
+import { button, form } from '../actions.js';
+import { ask } from '../ask.js';
+import { el, head, mark, replace } from '../dom.js';
+import { bytes, count, rate, visible } from '../format.js';
+import { watch } from '../live.js';
+import { poll } from '../metrics.js';
+import { table } from '../table.js';
+import { settingFields } from '../topic-settings.js';
+import { state } from '../words.js';
+
+// Topics whose cursors are read, a request each.
+const TOPICS_READ = 60;
+
+export function title() {
+  return 'Topics';
+}
+
+export async function show(main, params, signal) {
+  const list = table({
+    caption: 'Topics of this broker', filter: true, key: topic => topic.topic,
+    empty: 'No topics yet. The first event makes its topic.',
+    columns: [
+      { title: 'Topic', sort: topic => topic.topic,
+        text: topic => el('a', { href: topicHref(topic.topic) }, topic.topic) },
+      { title: 'State', text: topic => mark(...state('topic', topic.state)),
+        sort: topic => topic.state },
+      { title: 'Rate', text: topic => rate(topic.rate), sort: topic => topic.rate, number: true },
+      { title: 'Kept', text: topic => count(topic.kept), sort: topic => topic.kept, number: true },
+      { title: 'On disk', text: topic => bytes(topic['log-bytes']),
+        sort: topic => topic['log-bytes'], number: true },
+      { title: 'Readers', text: topic => count(topic.readers), sort: topic => topic.readers,
+        number: true },
+      { title: 'Cursors', text: topic => count(cursors.get(topic.topic)?.length), number: true,
+        sort: topic => cursors.get(topic.topic)?.length },
+      { title: 'Furthest behind', text: topic => last(cursors.get(topic.topic)),
+        sort: topic => cursors.get(topic.topic)?.[0]?.behind },
+      { title: 'Keeps', text: topic => keeps(topic) },
+      { title: 'Sync', text: topic => topic.sync, sort: topic => topic.sync },
+    ],
+  });
+  let topics = [];
+  const cursors = new Map();
+  replace(main, head('Topics', null, button({
+    label: 'Make a topic…', right: 'admin', run: async () => {
+      const values = await makeTopic();
+      if (values) {
+        location.hash = topicHref(values.topic);
+      }
+    },
+  })), list.node);
+  const update = object => {
+    topics = object?.topics ?? [];
+    list.update(topics);
+  };
+  watch({ topics: update }, signal);
+  update(await ask('/topics', { signal }));
+  await poll(async () => {
+    for (const { topic } of topics.slice(0, TOPICS_READ)) {
+      cursors.set(topic, await readCursors(topic, signal));
+    }
+    list.update(topics);
+  }, 10_000, signal);
+}
+
+// The list of all topics does not have their cursors.
+async function readCursors(topic, signal) {
+  try {
+    const state = await ask(`/topics/${encodeURIComponent(topic)}/state`, { signal });
+    return state.cursors.sort((a, b) => b.behind - a.behind);
+  } catch (error) {
+    if (error.status === 404) {
+      return [];
+    }
+    throw error;
+  }
+}
+
+const last = cursors => (cursors?.[0] ? `${visible(cursors[0].cursor)}: ${count(cursors[0].behind)}`
+  : '');
+
+const topicHref = name => `#/topics/${encodeURIComponent(name)}`;
+
+function keeps(topic) {
+  return [topic['retain-age'], topic['retain-bytes']].filter(value => value && value !== '0')
+    .join(', ') || 'everything';
+}
+
+function makeTopic() {
+  return form({
+    title: 'Make a topic', action: 'Make it',
+    fields: [{ name: 'topic', label: 'Name', required: true }, ...settingFields({})],
+    run: async ({ topic, ...settings }) => {
+      const body = Object.fromEntries(Object.entries(settings).filter(([, value]) => value));
+      await ask(`/topics/${encodeURIComponent(topic)}`, { method: 'PUT', body });
+    },
+  });
+}

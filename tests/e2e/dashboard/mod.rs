@@ -1,0 +1,32 @@
+//! The dashboard in Chromium. The scripts are in `tests/dashboard`; the tests start the servers, and
+//! compare what a page said with commands, curl, the origin and the audit log.
+
+mod sites;
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::process::Process;
+
+/// A script does hundreds of steps; each of them has the usual limit itself.
+const SCRIPT_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// A running script of `tests/dashboard`.
+struct Script(Process);
+
+impl Script {
+    #[track_caller]
+    fn start(name: &str, arguments: &[&str]) -> Self {
+        let script = format!("{}/tests/dashboard/{name}.mjs", env!("CARGO_MANIFEST_DIR"));
+        Self(Process::start(Command::new("node").arg(script).args(arguments)))
+    }
+
+    /// Waits for the end, and returns what the script returned.
+    #[track_caller]
+    fn finish(self) -> Value {
+        let output = self.0.finish_within(SCRIPT_TIMEOUT).expect_code(0).stdout();
+        serde_json::from_str(output.last().unwrap()).unwrap()
+    }
+}
