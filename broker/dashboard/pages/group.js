@@ -31,12 +31,10 @@ export function title({ group }) {
 
 export async function show(main, { group }, signal) {
   const path = `/groups/${encodeURIComponent(group)}`;
-  const body = el('div', {});
-  main.append(body);
   const first = await ask(path, { signal });
   remember(group);
   if (first.damaged) {
-    showDamaged(body, first);
+    showDamaged(main, first);
     return;
   }
   const facts = el('span', {});
@@ -61,11 +59,11 @@ export async function show(main, { group }, signal) {
   const draw = object => {
     if (object === null || object.damaged) {
       const gone = { group, problem: 'This group does not exist any more.' };
-      showDamaged(body, object ?? gone);
+      showDamaged(main, object ?? gone);
       return;
     }
-    if (!body.contains(sums)) {
-      replace(body, content);
+    if (!main.contains(sums)) {
+      replace(main, content);
     }
     const wasPaused = buttons.firstChild === null || object.paused !== current.paused;
     current = object;
@@ -169,8 +167,8 @@ export async function show(main, { group }, signal) {
   }, 10_000, signal);
 }
 
-function showDamaged(body, { group, problem, remedy }) {
-  replace(body, head(visible(`Group ${group}`), mark('bad', remedy ? 'rejects work' : 'gone')),
+function showDamaged(main, { group, problem, remedy }) {
+  replace(main, head(visible(`Group ${group}`), mark('bad', remedy ? 'rejects work' : 'gone')),
     el('p', { class: 'note' }, visible(problem)), remedy && el('p', {}, visible(remedy)));
 }
 
