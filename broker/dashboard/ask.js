@@ -150,6 +150,7 @@ function pause(ms, signal) {
 async function read(body, position, onEvent, onBeat, signal) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
+  let endsInCr = false;
   let type = '';
   let data = [];
   const take = line => {
@@ -178,7 +179,13 @@ async function read(body, position, onEvent, onBeat, signal) {
       return;
     }
     onBeat();
+    if (!/[\r\n]/.test(value) && !endsInCr) {
+      // The middle of a long line.
+      rest += value;
+      continue;
+    }
     // A CR at the end may be half of a CRLF.
+    endsInCr = value.endsWith('\r');
     const lines = (rest + value).split(/\r\n|\n|\r(?!$)/);
     rest = lines.pop();
     lines.forEach(take);

@@ -1,0 +1,219 @@
+// The live tail of a topic: its stream with filters, and single events opened.
+
+import { stream } from './ask.js';
+import { el, replace } from './dom.js';
+import { parse } from './events.js';
+import { count, plural, urlLink, visible } from './format.js';
+import { needs } from './session.js';
+
+const ROWS = 500;
+const REDRAW = 250;
+const ATTRIBUTES_SHOWN = 300;
+
+/** The tail of a topic: `{node, stop}`. Ends when `signal` aborts. */
+export function tail(topic, signal) {
+  const missing = needs(`sub:${topic}`);
+  if (missing) {
+    const node = el('p', { class: 'empty' }, `The list of its events ${missing}.`);
+    return { node, stop: () => {} };
+  }
+  const path = `/topics/${encodeURIComponent(topic)}/events`;
+  const status = el('span', { class: 'hint', role: 'status' });
+  const rows = el('tbody', {});
+  const pause = el('button', { type: 'button', onclick: () => (attempt ? stop() : start(next())) },
+    'Pause');
+  const fields = {
+    host: field('tail-host', 'Host', 'example.org'),
+    prefix: field('tail-prefix', 'Begins with', 'https://example.org/docs/'),
+    where: field('tail-where', 'Attributes', 'outcome=failed reason!=dns'),
+    from: field('tail-from', 'From', 'first, last, -20, 4711 or a time'),
+  };
+  fields.from.input.value = '-20';
+  let attempt = null;
+  let last = null;
+  let buffer = [];
+  let received = 0;
+  let passed = 0;
+  let problem = null;
+
+  const next = () => (last === null ? fields.from.input.value.trim() : String(last + 1));
+
+  function start(from) {
+    attempt?.abort();
+    const own = new AbortController();
+    attempt = own;
+    problem = null;
+    const value = name => fields[name].input.value.trim() || null;
+    const query = {
+      from: from || null, host: value('host'), prefix: value('prefix'),
+      where: value('where')?.split(/\s+/u),
+    };
+    stream(path, {
+      signal: AbortSignal.any([signal, own.signal]), query,
+      onEvent: (type, data, id) => own === attempt && take(type, data, Number(id)),
+      onState: isConnected => {
+        problem = isConnected ? null : 'Not connected; trying again.';
+        say();
+      },
+    }).catch(error => {
+      if (own === attempt) {
+        attempt = null;
+        problem = error.message;
+        say();
+      }
+    });
+    say();
+  }
+
+  function stop() {
+    attempt?.abort();
+    attempt = null;
+    say();
+  }
+
+  function take(type, data, seq) {
+    last = seq;
+    received += type === 'message' ? 1 : 0;
+    buffer.push({ type, data, seq });
+    if (buffer.length > ROWS) {
+      buffer.shift();
+      passed += 1;
+    }
+  }
+
+  function draw() {
+    if (buffer.length > 0) {
+      rows.prepend(...buffer.reverse().map(row));
+      buffer = [];
+      while (rows.childElementCount > ROWS) {
+        rows.lastElementChild.remove();
+      }
+    }
+    say();
+  }
+
+  function say() {
+    const words = [
+      attempt ? plural(received, 'event') : `Paused after ${plural(received, 'event')}`,
+      rows.childElementCount >= ROWS ? `the newest ${ROWS} are kept` : null,
+      passed > 0 ? `${count(passed)} came too fast to be shown` : null,
+    ].filter(Boolean).join('; ');
+    const text = problem ?? `${words}.`;
+    if (status.textContent !== text) {
+      replace(status, text);
+    }
+    const label = attempt ? 'Pause' : 'Resume';
+    if (pause.textContent !== label) {
+      replace(pause, label);
+    }
+  }
+
+  function restart(event) {
+    event.preventDefault();
+    last = null;
+    buffer = [];
+    received = 0;
+    passed = 0;
+    replace(rows);
+    start(next());
+  }
+
+  const timer = setInterval(draw, REDRAW);
+  let wasRunning = false;
+  const onVisibility = () => {
+    if (document.hidden) {
+      wasRunning = attempt !== null;
+      stop();
+    } else if (wasRunning) {
+      start(next());
+    }
+  };
+  document.addEventListener('visibilitychange', onVisibility);
+  signal.addEventListener('abort', () => {
+    clearInterval(timer);
+    document.removeEventListener('visibilitychange', onVisibility);
+  }, { once: true });
+  start(next());
+  const node = el('div', {},
+    el('form', { class: 'inputs', onsubmit: restart },
+      Object.values(fields).map(({ node }) => node),
+      el('div', { class: 'actions' }, el('button', { type: 'submit' }, 'Show'), pause, status)),
+    el('div', { class: 'table-box tail', tabindex: '0', role: 'group', 'aria-label': 'Events' },
+      el('table', {},
+        el('caption', { class: 'unseen' }, `Events of ${topic}, the newest first`),
+        el('thead', {}, el('tr', {}, ['Seq', 'Event', 'Attributes'].map(text =>
+          el('th', { scope: 'col' }, text)))),
+        rows)));
+  return { node, stop };
+}
+
+function field(id, label, example) {
+  const input = el('input', {
+    id, type: 'text', autocomplete: 'off', spellcheck: 'false', placeholder: example,
+  });
+  return { input, node: el('div', { class: 'field' }, el('label', { for: id }, label), input) };
+}
+
+const WORDS = {
+  lag: ['Lag', 'are gone: retention deleted them before they were read'],
+  gap: ['Gap', 'are empty: nothing was published with them'],
+};
+
+function row({ type, data, seq }) {
+  if (WORDS[type]) {
+    const { from, to } = JSON.parse(data);
+    const [name, meaning] = WORDS[type];
+    return el('tr', { class: 'missed' },
+      el('th', { scope: 'row', class: 'number' }, count(seq)),
+      el('td', { colspan: '2' }, el('b', {}, name),
+        `: the seqs ${count(from)} to ${count(to)} ${meaning}.`));
+  }
+  const { target, attributes } = parse(data);
+  const words = [...attributes].map(([name, value]) => `${name}=${value}`).join(' ');
+  const shown = text => (text.length > ATTRIBUTES_SHOWN
+    ? `${visible(text.slice(0, ATTRIBUTES_SHOWN))}…` : visible(text));
+  return el('tr', {},
+    el('th', { scope: 'row', class: 'number' }, el('button', {
+      type: 'button', class: 'quiet', 'aria-haspopup': 'dialog',
+      onclick: () => open(seq, data),
+    }, el('span', { class: 'unseen' }, 'Open event '), count(seq))),
+    target === null ? el('td', { colspan: '2' }, shown(data)) : [
+      el('td', {}, target.length > ATTRIBUTES_SHOWN ? shown(target) : urlLink(target)),
+      el('td', { class: 'attributes' }, shown(words)),
+    ]);
+}
+
+// One event with all that it says.
+function open(seq, payload) {
+  const { target, attributes } = parse(payload);
+  const object = target === null ? { seq, payload }
+    : { seq, target, attributes: Object.fromEntries(attributes) };
+  const close = el('button', { type: 'button', onclick: () => node.close() }, 'Close');
+  const node = el('dialog', { class: 'event', 'aria-labelledby': 'event-title' },
+    el('h2', { id: 'event-title' }, `Event ${count(seq)}`),
+    target && el('p', {}, urlLink(target)),
+    attributes.size > 0 && el('div', { class: 'table-box', tabindex: '0', role: 'group',
+      'aria-label': 'Attributes' }, el('table', {},
+      el('caption', {}, 'Attributes'),
+      el('tbody', {}, [...attributes].map(([name, value]) => el('tr', {},
+        el('th', { scope: 'row' }, name), el('td', { class: 'url' }, visible(value))))))),
+    target === null && json(payload),
+    el('h3', {}, 'As JSON'),
+    el('pre', { tabindex: '0' }, pretty(object)),
+    el('div', { class: 'buttons' }, close));
+  document.body.append(node);
+  node.addEventListener('close', () => node.remove());
+  node.showModal();
+  close.focus();
+}
+
+// A text that is JSON itself, in a form for readers.
+function json(payload) {
+  try {
+    return [el('h3', {}, 'Its content'), el('pre', { tabindex: '0' }, pretty(JSON.parse(payload)))];
+  } catch {
+    return null;
+  }
+}
+
+const pretty = value => JSON.stringify(value, null, 2).split('\n').map(visible).join('\n');
