@@ -11,6 +11,7 @@ import { list } from '../list.js';
 import { watch } from '../live.js';
 import { membersTable } from '../members.js';
 import { metrics, poll } from '../metrics.js';
+import { REASONS } from '../outcomes.js';
 import { plot, rangeSwitch } from '../plot.js';
 import { rulesTable, setRule } from '../rules.js';
 
@@ -24,6 +25,9 @@ const SETTINGS = {
   backoff: ['Backoff', 'Wait after the first failure; it doubles with each.'],
   'page-ready': ['Publishes outcomes on page-ready', null, 'select'],
 };
+
+// The other totals of a group are kept over restarts.
+const SINCE = 'since the start';
 
 export function title({ group }) {
   return `Group ${group}`;
@@ -196,8 +200,8 @@ function sumsOf(object) {
     ['Schedules', el('a', { href: '#/schedules' }, count(object.scheduled))],
     ['Hosts', count(object.keys)],
     ['Leases lost', count(object.lost)],
-    ...responses.map(([name, number]) => [`Answers ${name}`, count(number)]),
-    object.bytes !== undefined && ['Pages', bytes(object.bytes)],
+    ...responses.map(([name, number]) => [`Answers ${name}`, count(number), SINCE]),
+    object.bytes !== undefined && ['Pages', bytes(object.bytes), SINCE],
     object['render-waiting'] > 0 && ['Wait for a browser', count(object['render-waiting'])],
   ].filter(Boolean));
 }
@@ -207,5 +211,6 @@ function reasonsOf(group, all) {
     .sort((a, b) => b.value - a.value);
   return found.length === 0 ? el('p', { class: 'hint' }, 'No failure since the broker started.')
     : el('dl', { class: 'pairs' }, found.map(({ labels, value }) => el('div', {},
-      el('dt', {}, visible(labels.reason)), el('dd', {}, count(value)))));
+      el('dt', {}, REASONS[labels.reason] ?? visible(labels.reason)),
+      el('dd', {}, count(value)))));
 }
