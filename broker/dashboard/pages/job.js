@@ -34,7 +34,7 @@ export async function show(main, { job: name }, signal) {
   const trend = new Trend();
   const facts = el('span', {});
   const actions = el('div', { class: 'actions' });
-  const gone = el('p', { class: 'note', hidden: true });
+  const gone = el('p', { class: 'note', hidden: true }, 'There is no such job now.');
   const numbers = el('div', {});
   const sentence = el('p', { class: 'note' });
   const outcomes = el('div', {});
@@ -47,8 +47,8 @@ export async function show(main, { job: name }, signal) {
     head(`Job ${visible(name)}`, facts, actions), gone, sentence, numbers,
     el('div', { class: 'grid' },
       plot({
-        title: 'Queued and crawled', of: `job:${name}`, unit: count, series: [
-          { column: 'queued', label: 'queued' }, { column: 'completed', label: 'crawled' },
+        title: 'Waiting and crawled', of: `job:${name}`, unit: count, series: [
+          { column: 'unfinished', label: 'waiting' }, { column: 'completed', label: 'crawled' },
           { column: 'failed', label: 'failed' },
         ],
       }, signal),
@@ -69,9 +69,8 @@ export async function show(main, { job: name }, signal) {
     replace(settings, settingList(job));
   };
   watch({
-    [`job:${name}`]: (next, refusal) => {
+    [`job:${name}`]: next => {
       gone.hidden = Boolean(next);
-      replace(gone, next ? null : `There is no such job now: ${refusal?.message ?? 'unknown'}`);
       if (!next) {
         replace(actions);
         return;
@@ -104,10 +103,10 @@ async function seed(trend, name, signal) {
       ask(jobPath(name), { signal }),
     ]);
     const column = wanted => values[columns.indexOf(wanted)] ?? [];
-    const [queued, completed] = [column('queued'), column('completed')];
+    const [open, completed] = [column('unfinished'), column('completed')];
     trend.seed(column('time').map((time, index) => ({
-      at: time * 1000, open: queued[index], completed: completed[index],
-    })).filter(({ open, completed: pages }) => open !== null && pages !== null), pass);
+      at: time * 1000, open: open[index], completed: completed[index],
+    })).filter(sample => sample.open !== null && sample.completed !== null), pass);
   } catch {
     // Without a history the estimate begins with what is seen from now on.
   }
@@ -167,7 +166,7 @@ function settingList(job) {
     ['Callback', job.callback ? urlLink(job.callback) : 'none'],
   ];
   return el('dl', { class: 'pairs' }, pairs.map(([term, value]) =>
-    [el('dt', {}, term), el('dd', {}, value)]));
+    el('div', {}, el('dt', {}, term), el('dd', {}, value))));
 }
 
 // The buttons of the page. They read the job at the time of the click.
