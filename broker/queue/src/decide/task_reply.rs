@@ -191,14 +191,13 @@ impl Group {
         {
             return self.commit(Decision::Ended { entries: vec![id], end: EndReason::Purged }, now);
         }
-        match self.config.dead_reason(entry).or(is_final.then_some(RETRY_NO)) {
-            Some(reason) => self.give_up(id, (EndReason::Dead, reason), report, now),
-            None => {
-                let job = entry.admitted.job;
-                self.end_if_blocked(id, now);
-                self.settle_job_of(job, now);
-            }
+        let reason = self.config.dead_reason(entry).or(is_final.then_some(RETRY_NO));
+        if let Some(reason) = reason {
+            return self.give_up(id, (EndReason::Dead, reason), report, now);
         }
+        let job = entry.admitted.job;
+        self.end_if_blocked(id, now);
+        self.settle_job_of(job, now);
     }
 
     /// Makes an entry that no member holds a dead letter. `report` is that of the last attempt.

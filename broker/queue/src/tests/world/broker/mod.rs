@@ -356,7 +356,9 @@ impl World {
             .into_iter()
             .partition::<Vec<_>, _>(|input| input.is_finished(&self.broker.group));
         self.broker.unfinished = unfinished;
-        done.iter().for_each(|input| self.note_opened(input));
+        for input in &done {
+            self.note_opened(input);
+        }
         let mut unsent: Vec<_> = done.iter().filter_map(UnfinishedInput::taken).collect();
         let again = done.into_iter().filter_map(UnfinishedInput::repeated).collect();
         unsent.append(&mut outputs);
