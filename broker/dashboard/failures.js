@@ -163,8 +163,9 @@ function hostTable() {
 }
 
 function buttons(job, pass) {
+  const own = `job:${job.job}`;
   const retry = button({
-    label: 'Retry what failed…', right: `job:${job.job}`,
+    label: 'Retry what failed…', right: needs(own) ? own : RIGHT,
     run: async () => retryFailed(job, pass()),
   });
   return [

@@ -12,9 +12,9 @@ const ATTRIBUTES_SHOWN = 300;
 
 /** The tail of a topic: `{node, stop}`. Ends when `signal` aborts. */
 export function tail(topic, signal) {
-  const missing = needs(`sub:${topic}`);
-  if (missing) {
-    const node = el('p', { class: 'empty' }, `The list of its events ${missing}.`);
+  const denied = needs(`sub:${topic}`);
+  if (denied) {
+    const node = el('p', { class: 'empty' }, `The list of its events ${denied}.`);
     return { node, stop: () => {} };
   }
   const path = `/topics/${encodeURIComponent(topic)}/events`;
@@ -24,8 +24,8 @@ export function tail(topic, signal) {
     'Pause');
   const fields = {
     host: field('tail-host', 'Host', 'example.org'),
-    prefix: field('tail-prefix', 'Begins with', 'https://example.org/docs/'),
-    where: field('tail-where', 'Attributes', 'outcome=failed reason!=dns'),
+    prefix: field('tail-prefix', 'Begins with', 'https://example.org/'),
+    where: field('tail-where', 'Attributes', 'outcome=failed'),
     from: field('tail-from', 'From', 'first, last, -20, 4711 or a time'),
   };
   fields.from.input.value = '-20';
@@ -34,6 +34,7 @@ export function tail(topic, signal) {
   let buffer = [];
   let received = 0;
   let passed = 0;
+  let missing = 0;
   let problem = null;
 
   const next = () => (last === null ? fields.from.input.value.trim() : String(last + 1));
@@ -73,7 +74,12 @@ export function tail(topic, signal) {
 
   function take(type, data, seq) {
     last = seq;
-    received += type === 'message' ? 1 : 0;
+    if (type === 'message') {
+      received += 1;
+    } else {
+      const { from, to } = JSON.parse(data);
+      missing += to - from + 1;
+    }
     buffer.push({ type, data, seq });
     if (buffer.length > ROWS) {
       buffer.shift();
@@ -96,6 +102,7 @@ export function tail(topic, signal) {
     const words = [
       attempt ? plural(received, 'event') : `Paused after ${plural(received, 'event')}`,
       rows.childElementCount >= ROWS ? `the newest ${ROWS} are kept` : null,
+      missing > 0 ? `${plural(missing, 'seq')} are missing` : null,
       passed > 0 ? `${count(passed)} came too fast to be shown` : null,
     ].filter(Boolean).join('; ');
     const text = problem ?? `${words}.`;
@@ -114,6 +121,7 @@ export function tail(topic, signal) {
     buffer = [];
     received = 0;
     passed = 0;
+    missing = 0;
     replace(rows);
     start(next());
   }

@@ -34,7 +34,7 @@ export async function show(main, { job: name }, signal) {
   const trend = new Trend();
   const facts = el('span', {});
   const actions = el('div', { class: 'actions' });
-  const gone = el('p', { class: 'note', hidden: true });
+  const gone = el('p', { class: 'note', hidden: true }, 'There is no such job now.');
   const numbers = el('div', {});
   const sentence = el('p', { class: 'note' });
   const outcomes = el('div', {});
@@ -69,9 +69,8 @@ export async function show(main, { job: name }, signal) {
     replace(settings, settingList(job));
   };
   watch({
-    [`job:${name}`]: (next, refusal) => {
+    [`job:${name}`]: next => {
       gone.hidden = Boolean(next);
-      replace(gone, next ? null : `There is no such job now: ${refusal?.message ?? 'unknown'}`);
       if (!next) {
         replace(actions);
         return;
@@ -167,7 +166,7 @@ function settingList(job) {
     ['Callback', job.callback ? urlLink(job.callback) : 'none'],
   ];
   return el('dl', { class: 'pairs' }, pairs.map(([term, value]) =>
-    [el('dt', {}, term), el('dd', {}, value)]));
+    el('div', {}, el('dt', {}, term), el('dd', {}, value))));
 }
 
 // The buttons of the page. They read the job at the time of the click.

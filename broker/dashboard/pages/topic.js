@@ -5,7 +5,7 @@ import { ask } from '../ask.js';
 import { about } from '../crawl.js';
 import { el, figures, head, mark, panel, replace } from '../dom.js';
 import { byteCount, milliseconds } from '../events.js';
-import { bytes, count, plural, rate, visible } from '../format.js';
+import { bytes, clock, count, plural, rate, visible } from '../format.js';
 import { watch } from '../live.js';
 import { poll } from '../metrics.js';
 import { plot, rangeSwitch } from '../plot.js';
@@ -92,11 +92,13 @@ function cursorTable(now) {
         number: true },
       { title: 'Now', text: cursor => (cursor.held ? mark('ok', 'is read') : mark('off', 'rests')),
         sort: cursor => cursor.held },
-      { title: 'Moved', text: cursor => visible(cursor.moved) },
+      { title: 'Moved', text: cursor => moment(cursor.moved) },
       { title: 'Retention', text: cursor => retention(now(), cursor) },
     ],
   });
 }
+
+const moment = text => (Number.isNaN(Date.parse(text)) ? visible(text) : clock(Date.parse(text)));
 
 // When the next event of a cursor is deleted, as far as the size and the rate of the topic say it.
 function retention(topic, cursor) {
@@ -108,9 +110,11 @@ function retention(topic, cursor) {
   }
   const limits = [];
   const size = byteCount(topic['retain-bytes']);
-  const mean = topic.kept > 0 ? topic['log-bytes'] / topic.kept : 0;
+  // A topic in memory has no log.
+  const stored = topic['log-bytes'] || topic.bytes;
+  const mean = topic.kept > 0 ? stored / topic.kept : 0;
   if (size && topic.rate > 0 && mean > 0) {
-    const room = Math.max(0, size - topic['log-bytes']) + (cursor.next - topic.first) * mean;
+    const room = Math.max(0, size - stored) + (cursor.next - topic.first) * mean;
     limits.push(room / (topic.rate * mean) * 1000);
   }
   const age = milliseconds(topic['retain-age']);
@@ -119,7 +123,8 @@ function retention(topic, cursor) {
   }
   if (limits.length > 0) {
     const left = Math.min(...limits);
-    return mark(left < 86_400_000 ? 'warn' : 'ok', `passes it in about ${about(left)}`);
+    return mark(left < 86_400_000 ? 'warn' : 'ok',
+      left < 60_000 ? 'is about to pass it' : `passes it in about ${about(left)}`);
   }
   return age ? `passes it within ${topic['retain-age']}` : 'passes it when the topic is full';
 }

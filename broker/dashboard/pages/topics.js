@@ -3,12 +3,15 @@
 import { button, form } from '../actions.js';
 import { ask } from '../ask.js';
 import { el, head, mark, replace } from '../dom.js';
-import { bytes, count, rate } from '../format.js';
+import { bytes, count, rate, visible } from '../format.js';
 import { watch } from '../live.js';
-import { metrics, poll } from '../metrics.js';
+import { poll } from '../metrics.js';
 import { table } from '../table.js';
 import { settingFields } from '../topic-settings.js';
 import { state } from '../words.js';
+
+// Topics whose cursors are read, a request each.
+const TOPICS_READ = 60;
 
 export function title() {
   return 'Topics';
@@ -29,14 +32,16 @@ export async function show(main, params, signal) {
         sort: topic => topic['log-bytes'], number: true },
       { title: 'Readers', text: topic => count(topic.readers), sort: topic => topic.readers,
         number: true },
-      { title: 'Cursor furthest behind', number: true, sort: topic => behind.get(topic.topic),
-        text: topic => (behind.has(topic.topic) ? count(behind.get(topic.topic)) : '–') },
+      { title: 'Cursors', text: topic => count(cursors.get(topic.topic)?.length), number: true,
+        sort: topic => cursors.get(topic.topic)?.length },
+      { title: 'Furthest behind', text: topic => last(cursors.get(topic.topic)),
+        sort: topic => cursors.get(topic.topic)?.[0]?.behind },
       { title: 'Keeps', text: topic => keeps(topic) },
       { title: 'Sync', text: topic => topic.sync, sort: topic => topic.sync },
     ],
   });
   let topics = [];
-  let behind = new Map();
+  const cursors = new Map();
   replace(main, head('Topics', null, button({
     label: 'Make a topic…', right: 'admin', run: async () => {
       const values = await makeTopic();
@@ -45,19 +50,35 @@ export async function show(main, params, signal) {
       }
     },
   })), list.node);
-  watch({
-    topics: object => {
-      topics = object?.topics ?? [];
-      list.update(topics);
-    },
-  }, signal);
-  await poll(async () => {
-    const now = await metrics(signal);
-    behind = new Map(now.all('tidings_topic_cursor_behind_events_max')
-      .map(({ labels, value }) => [labels.topic, value]));
+  const update = object => {
+    topics = object?.topics ?? [];
     list.update(topics);
-  }, 5_000, signal);
+  };
+  watch({ topics: update }, signal);
+  update(await ask('/topics', { signal }));
+  await poll(async () => {
+    for (const { topic } of topics.slice(0, TOPICS_READ)) {
+      cursors.set(topic, await readCursors(topic, signal));
+    }
+    list.update(topics);
+  }, 10_000, signal);
 }
+
+// The list of all topics does not have their cursors.
+async function readCursors(topic, signal) {
+  try {
+    const state = await ask(`/topics/${encodeURIComponent(topic)}/state`, { signal });
+    return state.cursors.sort((a, b) => b.behind - a.behind);
+  } catch (error) {
+    if (error.status === 404) {
+      return [];
+    }
+    throw error;
+  }
+}
+
+const last = cursors => (cursors?.[0] ? `${visible(cursors[0].cursor)}: ${count(cursors[0].behind)}`
+  : '');
 
 const topicHref = name => `#/topics/${encodeURIComponent(name)}`;
 
