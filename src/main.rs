@@ -154,6 +154,8 @@ async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure
         Cmd::Host(args) => commands::host::run(args).await,
         Cmd::Explain(args) => commands::explain::run(args).await,
         Cmd::Dead(args) => commands::dead::run(args).await,
+        #[cfg(feature = "top")]
+        Cmd::Top(args) => commands::top::run(args).await,
         Cmd::Token(args) => commands::token::run(args).await,
         Cmd::Identity(args) => commands::identity::run(args),
         Cmd::Context(args) => commands::context::run(args),

@@ -9,7 +9,7 @@ import { count, plural, visible } from './format.js';
 export const GROUP = 'crawlers';
 
 // How far back figures are compared, and how much of that is the least for an estimate.
-const WINDOW = 300_000;
+const WINDOW = 120_000;
 const ENOUGH = 45_000;
 
 /** The URLs of a job that have not ended. */
@@ -81,8 +81,8 @@ export class Trend {
     }
     const middle = this.#samples.find(({ at }) => at >= (first.at + last.at) / 2);
     const fall = (from, to) => (to.at > from.at ? (from.open - to.open) / (to.at - from.at) : 0);
-    const [all, before, now] = [fall(first, last), fall(first, middle), fall(middle, last)];
-    if (all < 0 || now < 0) {
+    const [before, now] = [fall(first, middle), fall(middle, last)];
+    if (now < 0) {
       return { kind: 'grows' };
     }
     if (now === 0) {

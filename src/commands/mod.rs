@@ -24,6 +24,8 @@ pub(crate) mod publish;
 pub(crate) mod status;
 pub(crate) mod subscribe;
 pub(crate) mod token;
+#[cfg(feature = "top")]
+pub(crate) mod top;
 pub(crate) mod topic;
 pub(crate) mod up;
 pub(crate) mod verify;

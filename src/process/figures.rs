@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use tidings_metrics::{Exposition, Metric, MetricsSource};
+use tidings_metrics::{Exposition, Metric, MetricsSource, resident_bytes};
 
 /// Reads the figures of this process.
 #[derive(Debug)]
@@ -54,13 +54,6 @@ static PROCESS: &[Metric<ProcessFigures>] = &[
         out.labelled(&[env!("CARGO_PKG_VERSION")], 1);
     }),
 ];
-
-fn resident_bytes() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib << 10)
-}
 
 /// Since Linux 6.2 the size of the directory is the number of descriptors. Earlier ones list it,
 /// which opens one more.

@@ -47,8 +47,8 @@ export async function show(main, { job: name }, signal) {
     head(`Job ${visible(name)}`, facts, actions), gone, sentence, numbers,
     el('div', { class: 'grid' },
       plot({
-        title: 'Queued and crawled', of: `job:${name}`, unit: count, series: [
-          { column: 'queued', label: 'queued' }, { column: 'completed', label: 'crawled' },
+        title: 'Waiting and crawled', of: `job:${name}`, unit: count, series: [
+          { column: 'unfinished', label: 'waiting' }, { column: 'completed', label: 'crawled' },
           { column: 'failed', label: 'failed' },
         ],
       }, signal),
@@ -103,10 +103,10 @@ async function seed(trend, name, signal) {
       ask(jobPath(name), { signal }),
     ]);
     const column = wanted => values[columns.indexOf(wanted)] ?? [];
-    const [queued, completed] = [column('queued'), column('completed')];
+    const [open, completed] = [column('unfinished'), column('completed')];
     trend.seed(column('time').map((time, index) => ({
-      at: time * 1000, open: queued[index], completed: completed[index],
-    })).filter(({ open, completed: pages }) => open !== null && pages !== null), pass);
+      at: time * 1000, open: open[index], completed: completed[index],
+    })).filter(sample => sample.open !== null && sample.completed !== null), pass);
   } catch {
     // Without a history the estimate begins with what is seen from now on.
   }

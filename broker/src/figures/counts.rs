@@ -24,9 +24,12 @@ const OBJECTS: [(&str, &str); 2] =
 impl Snapshot {
     /// The words of `STATS`.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        SUMS.into_iter().map(|(key, metric)| {
-            (key, self.samples(metric).into_iter().map(|(_, count)| count).sum())
-        })
+        SUMS.into_iter().map(|(key, metric)| (key, self.sum(metric)))
+    }
+
+    /// The sum of all values of a metric of the broker, which are whole numbers.
+    pub(super) fn sum(&self, metric: &str) -> u64 {
+        self.samples(metric).into_iter().map(|(_, count)| count).sum()
     }
 
     /// The counts of `GET /stats`.

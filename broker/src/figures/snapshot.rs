@@ -23,7 +23,7 @@ pub(crate) struct Snapshot {
     pub(crate) connections: Vec<Connections>,
     pub(crate) topics: Vec<TopicFigures>,
     /// Sorted; the last one may have an empty name, and is the sum of those without own figures.
-    pub(crate) groups: Vec<(String, PublishedFigures)>,
+    pub(crate) groups: Vec<(String, Arc<PublishedFigures>)>,
     pub(crate) damaged_groups: u64,
     pub(crate) group_log_bytes: u64,
     pub(crate) commits: Option<Durations>,
@@ -57,22 +57,21 @@ impl Snapshot {
     /// The figures of the groups with most entries, and the sum of the others.
     pub(crate) fn largest_groups(
         mut groups: Vec<(GroupName, Arc<PublishedFigures>)>,
-    ) -> Vec<(String, PublishedFigures)> {
+    ) -> Vec<(String, Arc<PublishedFigures>)> {
         groups.sort_by_cached_key(|(name, figures)| {
             let entries = figures.group.waiting + figures.group.processing;
             (Reverse(entries), name.clone())
         });
         let others = groups.split_off(groups.len().min(GROUPS_MAX));
         let named = groups.into_iter();
-        let mut shown: Vec<_> =
-            named.map(|(name, figures)| (name.to_string(), (*figures).clone())).collect();
+        let mut shown: Vec<_> = named.map(|(name, figures)| (name.to_string(), figures)).collect();
         shown.sort_by(|(one, _), (other, _)| one.cmp(other));
         if !others.is_empty() {
             let mut sum = PublishedFigures::default();
             for (_, figures) in &others {
                 sum.merge(figures);
             }
-            shown.push((String::new(), sum));
+            shown.push((String::new(), Arc::new(sum)));
         }
         shown
     }

@@ -79,11 +79,19 @@ impl JobNames {
         });
     }
 
+    /// Whether the group has a job of that name.
+    pub(super) fn has(&self, name: &JobName, group: &GroupName) -> bool {
+        self.status(name, group).is_some()
+    }
+
     /// Whether the group has an unfinished job of that name.
     pub(super) fn is_unfinished(&self, name: &JobName, group: &GroupName) -> bool {
-        let unfinished =
-            |(other, job): &(GroupName, JobStatus)| other == group && *job != JobStatus::Done;
-        self.0.get(name).is_some_and(|groups| groups.iter().any(unfinished))
+        self.status(name, group).is_some_and(|job| job != JobStatus::Done)
+    }
+
+    fn status(&self, name: &JobName, group: &GroupName) -> Option<JobStatus> {
+        let groups = self.0.get(name)?;
+        groups.iter().find(|(other, _)| other == group).map(|(_, job)| *job)
     }
 
     /// Jobs that the payloads name and that belong to other groups.

@@ -32,6 +32,7 @@ use tidings_protocol::{
     GroupSetting, JobAction, JobName, MemberId, ProtocolError, Seq, Slot, bad_argument,
 };
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
+use tidings_queue::queries::unknown_job;
 use tidings_queue::{
     ClientLabel, Group, GroupQuery, Input, JobOperation, NeverList, Requester, WorkerReply,
     commands,
@@ -315,6 +316,22 @@ impl Groups {
     /// Whether a group of that name exists.
     pub fn has(&self, name: &GroupName) -> bool {
         self.damaged.has(name) || self.registry.has(name)
+    }
+
+    /// Fails unless a group of that name exists, or is the default group.
+    pub(crate) fn check_known(&self, group: &GroupName) -> Result<(), ProtocolError> {
+        let is_known = group.as_str() == DEFAULT_GROUP || self.has(group);
+        if is_known { Ok(()) } else { Err(unknown_group(group)) }
+    }
+
+    /// Fails unless the group remembers a job of that name.
+    pub(crate) fn check_known_job(
+        &self,
+        group: &GroupName,
+        job: &JobName,
+    ) -> Result<(), ProtocolError> {
+        self.check_known(group)?;
+        if self.job_names.has(job, group) { Ok(()) } else { Err(unknown_job(job, group)) }
     }
 
     /// Whether a group has an unfinished job of that name.

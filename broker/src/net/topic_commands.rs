@@ -114,11 +114,14 @@ impl RunningCommand<'_> {
 
     fn topic(&self) -> Result<Arc<Topic>, ProtocolError> {
         let name = self.manage.required_name()?;
-        self.shared.topics.find(name).ok_or_else(|| {
-            let text = format!("no topic {name}; TOPIC create {name}, PUB or SUB creates it");
-            ProtocolError::new(Code::NotFound, text)
-        })
+        self.shared.topics.find(name).ok_or_else(|| unknown_topic(name))
     }
+}
+
+/// The error about a topic that does not exist.
+pub(super) fn unknown_topic(name: &str) -> ProtocolError {
+    let text = format!("no topic {name}; TOPIC create {name}, PUB or SUB creates it");
+    ProtocolError::new(Code::NotFound, text)
 }
 
 /// The cursors of a topic.

@@ -62,6 +62,36 @@ impl Durations {
         self.counts.iter().sum()
     }
 
+    /// What was counted after `earlier`, a former copy; nothing if the counts have begun again since.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let counts: [_; BUCKETS.len() + 1] =
+            std::array::from_fn(|at| self.counts[at].checked_sub(earlier.counts[at]));
+        if counts.contains(&None) {
+            return Self::default();
+        }
+        let sum_micros = self.sum_micros.saturating_sub(earlier.sum_micros);
+        Self { counts: counts.map(Option::unwrap_or_default), sum_micros }
+    }
+
+    /// Estimates the duration that a fraction of all durations does not exceed: it assumes that the
+    /// durations of a bucket are evenly spread, as `histogram_quantile` of Prometheus does. `None` if
+    /// nothing was counted. A duration beyond the last end counts as that end.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub fn quantile(&self, fraction: f64) -> Option<Duration> {
+        let rank = fraction * self.count() as f64;
+        let (mut begin, mut below) = (0, 0.0);
+        for (count, (end, _)) in self.counts.into_iter().zip(BUCKETS) {
+            let count = count as f64;
+            if count > 0.0 && below + count >= rank {
+                let micros = (end - begin) as f64 * ((rank - below) / count);
+                return Some(Duration::from_secs_f64((begin as f64 + micros) / 1e6));
+            }
+            (begin, below) = (end, below + count);
+        }
+        (self.count() > 0).then(|| Duration::from_micros(begin))
+    }
+
     /// The end of each bucket, in seconds, and how many durations are not above it.
     pub fn cumulative(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let ends = BUCKETS.iter().map(|(_, end)| *end).chain(["+Inf"]);
@@ -122,6 +152,28 @@ mod tests {
             let seconds: f64 = seconds.parse().unwrap();
             assert_eq!(Duration::from_micros(micros), Duration::from_secs_f64(seconds));
         }
+    }
+
+    #[test]
+    fn quantiles_are_those_of_what_was_counted_in_between() {
+        let mut durations = Durations::default();
+        assert_eq!(durations.quantile(0.5), None);
+        for _ in 0..100 {
+            durations.observe(Duration::from_secs(20));
+        }
+        let earlier = durations;
+        assert_eq!(durations.since(&earlier).quantile(0.5), None);
+        for micros in [2_000, 2_000, 2_000, 200_000] {
+            durations.observe(Duration::from_micros(micros));
+        }
+        let later = durations.since(&earlier);
+        assert_eq!((later.count(), later.sum()), (4, 0.206));
+        assert_eq!(later.quantile(0.0), Some(Duration::from_millis(1)));
+        assert_eq!(later.quantile(0.75), Some(Duration::from_millis(3)));
+        assert_eq!(later.quantile(1.0), Some(Duration::from_millis(300)));
+        durations.observe(Duration::from_secs(1_000));
+        assert_eq!(durations.since(&earlier).quantile(0.99), Some(Duration::from_secs(100)));
+        assert_eq!(earlier.since(&durations), Durations::default(), "it begins again");
     }
 
     #[test]

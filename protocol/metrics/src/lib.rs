@@ -10,12 +10,14 @@
 mod counter;
 mod exposition;
 mod histogram;
+mod memory;
 
 use std::fmt;
 
 pub use self::counter::Counter;
 pub use self::exposition::{Exposition, Format, MetricsSource, check_table};
 pub use self::histogram::{BUCKETS, Durations, Histogram};
+pub use self::memory::resident_bytes;
 
 /// What a metric means over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 mod browser;
 mod dashboard;
 pub(crate) mod disk_faults;
+mod history;
 pub(crate) mod openapi;
 mod requests;
 mod rules;

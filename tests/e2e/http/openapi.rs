@@ -236,13 +236,22 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
             scope.spawn(move || send_unfinished_body(http, method, path));
         }
     });
-    for path in
-        ["/", "/health", "/ready", "/stats", "/metrics", "/topics", "/groups", "/openapi.json"]
-    {
+    for path in [
+        "/",
+        "/health",
+        "/ready",
+        "/stats",
+        "/metrics",
+        "/history",
+        "/topics",
+        "/groups",
+        "/openapi.json",
+    ] {
         assert_eq!(http.get(path).status, 200, "{path}");
     }
     // The default group does not exist before it is needed.
     assert_eq!(http.get("/jobs?group=none").status, 404);
+    assert_eq!(http.get("/history?of=group:none").status, 404);
     assert_eq!(http.get("/jobs?group=no,such").status, 400);
     assert_eq!(http.get("/jobs").status, 200);
 }

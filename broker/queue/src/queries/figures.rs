@@ -1,10 +1,13 @@
 //! What a group counts, for metrics.
 
 use tidings_metrics::Durations;
-use tidings_protocol::FailureReason;
+use tidings_protocol::{FailureReason, JobName};
 
 use crate::Group;
-use crate::jobs::JobState;
+use crate::jobs::{Job, JobState};
+
+/// Jobs of a group with figures of their own, at most.
+const JOBS_SHOWN_MAX: usize = 10;
 
 /// The figures of a group at one moment, or the sum of those of several groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,6 +47,25 @@ pub struct GroupFigures {
     /// How often each reason was reported, in the order of [`FailureReason::ALL`]; behind them, how
     /// often any other word.
     pub reasons: [u64; FailureReason::ALL.len() + 1],
+    /// The newest jobs, those that are not done first; none in a sum.
+    pub newest_jobs: Vec<JobFigures>,
+}
+
+/// The figures of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobFigures {
+    /// Its name.
+    pub name: JobName,
+    /// Whether its current pass is done.
+    pub is_done: bool,
+    /// URLs that only wait for a member.
+    pub queued: u64,
+    /// URLs of the pass that have no final result yet.
+    pub unfinished: u64,
+    /// Pages of the pass.
+    pub completed: u64,
+    /// URLs of the pass that failed.
+    pub failed: u64,
 }
 
 impl GroupFigures {
@@ -67,6 +89,7 @@ impl GroupFigures {
             body_bytes,
             responses,
             reasons,
+            newest_jobs: _,
         } = other;
         self.waiting += waiting;
         self.processing += processing;
@@ -117,7 +140,23 @@ impl Group {
             };
             figures.jobs[state] += 1;
         }
+        let is_done = |job: &&Job| job.state == JobState::Done;
+        let jobs = || self.jobs.iter().rev();
+        let open = jobs().filter(|job| !is_done(job));
+        let newest = open.chain(jobs().filter(is_done)).take(JOBS_SHOWN_MAX);
+        figures.newest_jobs = newest.map(|job| self.job_figures(job)).collect();
         self.figures.write_into(&mut figures);
         figures
+    }
+
+    fn job_figures(&self, job: &Job) -> JobFigures {
+        JobFigures {
+            name: job.name.clone(),
+            is_done: job.state == JobState::Done,
+            queued: self.queued_of(job) as u64,
+            unfinished: job.unfinished_count(),
+            completed: job.counts.completed,
+            failed: job.counts.failed,
+        }
     }
 }

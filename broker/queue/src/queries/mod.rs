@@ -10,7 +10,7 @@ pub mod task_list;
 pub mod top_keys;
 
 use tidings_protocol::status::{Answer, GroupStatus, JobListEnd, JobStatus, ListEnd, Rate, Status};
-use tidings_protocol::{Code, JobName, JobQuery, ProtocolError};
+use tidings_protocol::{Code, GroupName, JobName, JobQuery, ProtocolError};
 
 use crate::jobs::Job;
 use crate::moment::Moment;
@@ -132,12 +132,7 @@ impl Group {
     }
 
     pub(crate) fn find_job(&self, name: &JobName) -> Result<&Job, ProtocolError> {
-        self.jobs.named(name.as_ref()).ok_or_else(|| {
-            ProtocolError::new(
-                Code::NotFound,
-                format!("no job {name} in group {}; JOB open {name} creates it", self.name),
-            )
-        })
+        self.jobs.named(name.as_ref()).ok_or_else(|| unknown_job(name, &self.name))
     }
 
     pub(crate) fn job_status(&self, job: &Job) -> JobStatus {
@@ -181,4 +176,10 @@ impl Group {
             rate: None,
         }
     }
+}
+
+/// The error about a job that the group does not remember.
+pub fn unknown_job(job: &JobName, group: &GroupName) -> ProtocolError {
+    let text = format!("no job {job} in group {group}; JOB open {job} creates it");
+    ProtocolError::new(Code::NotFound, text)
 }

@@ -23,6 +23,7 @@ mod config;
 mod dashboard;
 mod embedded_handlers;
 mod error;
+mod history;
 pub mod hooks;
 mod idempotency;
 mod jobs;
@@ -50,6 +51,7 @@ use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post, put};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tidings_protocol::{Code, Command, GroupAction, JobAction, ProtocolError};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +71,7 @@ pub(crate) use self::server::serve;
 use self::sse_buffers::SseBuffers;
 use super::Shared;
 use crate::access::Transport;
+use crate::figures::History;
 use crate::net::listener::AdmittedConnection;
 use crate::remote::{PeerAddr, RemoteInfo};
 
@@ -86,6 +89,7 @@ pub(crate) struct HttpState {
     idempotency_keys: IdempotencyKeys,
     sse_buffers: SseBuffers,
     hooks: Hooks,
+    history: Mutex<History>,
     /// `None` if it is off.
     dashboard: Option<Dashboard>,
     /// The body of `GET /openapi.json`.
@@ -112,6 +116,7 @@ impl HttpState {
             idempotency_keys: IdempotencyKeys::default(),
             sse_buffers: SseBuffers::default(),
             hooks,
+            history: Mutex::new(History::new()),
             stop,
         }
     }
@@ -149,6 +154,7 @@ fn router(http: &Arc<HttpState>) -> Router {
         .route("/ready", get(system::ready))
         .route("/stats", get(system::stats))
         .route("/metrics", get(system::metrics))
+        .route("/history", get(history::history))
         .route("/topics", get(manage::topics))
         .route(
             "/topics/{topic}",

@@ -23,6 +23,7 @@ use tower_service::Service;
 use super::client::ConnectedClient;
 use super::config::HttpConfig;
 use super::error::{ErrorResponse, HttpResult};
+use super::history::run_sampler;
 use super::request_head::read_first_head;
 use super::write_timeout::{ResponseState, WriteTimeoutStream};
 use super::{HttpState, origin_check, router};
@@ -50,7 +51,8 @@ pub(crate) fn serve(
     (listening, stop): (CancellationToken, CancellationToken),
     tasks: &TaskTracker,
 ) -> Arc<HttpState> {
-    let http = Arc::new(HttpState::new(shared, config, stop));
+    let http = Arc::new(HttpState::new(shared, config, stop.clone()));
+    tasks.spawn(run_sampler(Arc::clone(&http), stop));
     let state = Arc::clone(&http);
     let router = router(&http);
     let connections = tasks.clone();

@@ -29,6 +29,7 @@ const ROUTES: &[Route] = &[
     Route("GET", "/ready", "", "", ""),
     Route("GET", "/stats", "", "", READ),
     Route("GET", "/metrics", "", "", READ),
+    Route("GET", "/history", "", "", READ),
     Route("GET", "/topics", "", "", READ),
     Route("GET", "/topics/{topic}", "?from=first&limit=1&wait=0s", "", "sub:docs-1"),
     Route("GET", "/topics/{topic}/events", "?from=first", "", "sub:docs-1"),
