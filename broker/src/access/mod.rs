@@ -190,6 +190,11 @@ impl Identity {
         &self.principal.permissions
     }
 
+    /// When the principal expires, in milliseconds since 1970.
+    pub(crate) fn expires_unix_ms(&self) -> Option<i64> {
+        self.principal.expires_unix_ms
+    }
+
     /// Whether both belong to the same principal, with the same credential.
     pub(crate) fn is_same_principal(&self, other: &Self) -> bool {
         let (one, other) = (&*self.principal, &*other.principal);

@@ -91,6 +91,11 @@ fn the_address_of_the_dashboard_has_a_token_that_expires() {
     let token = dashboard(&[]);
     wait_until("the token", || (status(&http, &token, "GET", "/stats") == 200).then_some(()));
     assert_eq!(status(&http, &token, "DELETE", "/groups/crawlers"), 403);
+    let me = http.request("GET", "/me", &bearer(&token).each_ref().map(String::as_str)).json();
+    let expires = me["expires"].as_str().unwrap();
+    let listed = run_tidings(folder, &["token", "ls"]).expect_code(0).stdout();
+    let (_, at) = listed[1].split_once(" expires=").unwrap();
+    assert_eq!(expires.split('.').next(), at.split('.').next(), "to the millisecond");
     let admin = dashboard(&["--allow", "admin", "--expires", "1h"]);
     wait_until("the token", || (status(&http, &admin, "GET", "/stats") == 200).then_some(()));
     let listed = run_tidings(folder, &["token", "ls"]).expect_code(0).stdout();

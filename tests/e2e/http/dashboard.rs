@@ -75,7 +75,7 @@ fn a_client_learns_who_it_is_and_what_it_may_do() {
     let expect = |token, name: Option<&str>, can, permissions| {
         let expected = json!({
             "name": name, "known": name.is_some(), "way": "http", "can": can,
-            "permissions": permissions, "denied": [],
+            "permissions": permissions, "denied": [], "expires": null,
         });
         assert_eq!(me(token).json(), expected);
     };
@@ -96,6 +96,7 @@ fn a_client_learns_who_it_is_and_what_it_may_do() {
     let expected = json!({
         "name": null, "known": false, "way": "http", "can": everything, "permissions": null,
         "denied": [],
+        "expires": null,
     });
     assert_eq!(http.get("/me").json(), expected);
 }

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tidings_metrics::{Exposition, Format};
 
@@ -123,6 +124,7 @@ pub(super) async fn me(Extension(client): ClientExtension, uri: Uri) -> JsonResu
     let identity = client.current_identity();
     let permissions = identity.permissions();
     let may_do_all = permissions.is_unlimited();
+    let expires = identity.expires_unix_ms().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let listed = |list: &[Permission]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
     Ok(JsonResponse(json!({
         "name": identity.is_known().then(|| identity.name()),
@@ -135,6 +137,7 @@ pub(super) async fn me(Extension(client): ClientExtension, uri: Uri) -> JsonResu
         },
         "permissions": (!may_do_all).then(|| listed(permissions.allowed())),
         "denied": listed(permissions.denied()),
+        "expires": expires.map(|at| at.to_string()),
     })))
 }
 
