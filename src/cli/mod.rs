@@ -140,6 +140,8 @@ pub(crate) enum Cmd {
     Top(commands::top::TopArgs),
     /// Print `healthy` or `unhealthy`, for containers and monitors
     Health(commands::health::HealthArgs),
+    /// Print the address of the dashboard, with a token that expires
+    Dashboard(commands::dashboard::DashboardArgs),
     /// Block, pause and slow hosts
     #[command(subcommand)]
     Host(Host),

@@ -10,6 +10,7 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod context;
 pub(crate) mod crawl;
+pub(crate) mod dashboard;
 pub(crate) mod dead;
 pub(crate) mod explain;
 pub(crate) mod export;

@@ -62,7 +62,8 @@ Settings:
   lease=DURATION                  time for which a task belongs to a member
   max-attempts=N, max-losses=N    failures and lost workers until a task becomes a dead letter
   backoff=DURATION                wait after the first failure of a task
-  page-ready=on|off               whether the outcome of each URL is an event on page-ready";
+  page-ready=on|off               whether the outcome of each URL is an event on page-ready
+  circuit=on|off                  whether a key rests longer while its host does not answer";
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-group";
@@ -137,7 +138,8 @@ pub(crate) struct SettingsArgs {
     /// The group
     group: GroupName,
 
-    /// topics=, key=, parallel=, delay=, lease=, max-attempts=, max-losses=, backoff=, page-ready=
+    /// topics=, key=, parallel=, delay=, lease=, max-attempts=, max-losses=, backoff=,
+    /// page-ready=, circuit=
     #[arg(value_name = "SETTING", value_parser = parse_setting)]
     settings: Vec<(String, String)>,
 
