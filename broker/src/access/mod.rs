@@ -181,6 +181,15 @@ impl Identity {
         *self.principal.name == *ANONYMOUS && self.principal.credential.is_none()
     }
 
+    /// Whether the client has logged in, by a token, a certificate or its user on this machine.
+    pub(crate) fn is_known(&self) -> bool {
+        self.principal.credential.is_some()
+    }
+
+    pub(crate) fn permissions(&self) -> &PermissionSet {
+        &self.principal.permissions
+    }
+
     /// Whether both belong to the same principal, with the same credential.
     pub(crate) fn is_same_principal(&self, other: &Self) -> bool {
         let (one, other) = (&*self.principal, &*other.principal);
