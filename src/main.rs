@@ -150,10 +150,13 @@ async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure
         Cmd::Group(args) => commands::group::run(args).await,
         Cmd::Job(args) => commands::job::run(args).await,
         Cmd::Status(output) => commands::status::run(output).await,
+        Cmd::Dashboard(args) => commands::dashboard::run(&args),
         Cmd::Health(args) => commands::health::run(args).await,
         Cmd::Host(args) => commands::host::run(args).await,
         Cmd::Explain(args) => commands::explain::run(args).await,
         Cmd::Dead(args) => commands::dead::run(args).await,
+        #[cfg(feature = "top")]
+        Cmd::Top(args) => commands::top::run(args).await,
         Cmd::Token(args) => commands::token::run(args).await,
         Cmd::Identity(args) => commands::identity::run(args),
         Cmd::Context(args) => commands::context::run(args),

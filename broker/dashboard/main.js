@@ -128,7 +128,7 @@ async function load(page) {
     return await import(`./pages/${page}.js`);
   } catch (error) {
     if (error instanceof TypeError) {
-      throw new Error('This page does not exist yet, or the broker has been updated: reload.');
+      throw new Error('This page cannot be loaded. If the broker has been updated, reload it.');
     }
     throw error;
   }

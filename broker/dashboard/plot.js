@@ -3,7 +3,7 @@
 import uPlot from './uplot/uPlot.esm.js';
 import { ask } from './ask.js';
 import { el, replace, setText } from './dom.js';
-import { clock, count } from './format.js';
+import { bytes, clock, count } from './format.js';
 
 const RANGES = {
   '5m': { label: '5 min', seconds: 300, refresh: 2_000 },
@@ -14,7 +14,7 @@ const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
 const HEIGHT = 150;
 // Steps of the axis of time, in seconds.
 const MINUTES = [1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440].map(minutes => minutes * 60);
-// Steps of an axis that counts things.
+// Steps of an axis that counts things or bytes.
 const WHOLE = [...Array(12).keys()].flatMap(power => [1, 2, 5].map(step => step * 10 ** power));
 
 // All plots show the same time, so that they can be compared; also on the next page.
@@ -236,7 +236,7 @@ function options(box, series, legend, unit, seconds, onPoint) {
       { ...axis, grid: { show: false }, size: 28, gap: 8, space: 42, incrs: MINUTES,
         values: (_, splits) => splits.map(value => ticks.format(value * 1000)) },
       { ...axis, grid: { stroke: style.borderTopColor, width: 1 }, gap: 6, space: 28,
-        ...(unit === count ? { incrs: WHOLE } : {}),
+        ...(unit === count || unit === bytes ? { incrs: WHOLE } : {}),
         values: (_, splits) => splits.map(value => unit(value)),
         size: (_, values) => 14 + 6.4 * Math.max(3, ...(values ?? []).map(text => text.length)) },
     ],

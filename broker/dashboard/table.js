@@ -39,12 +39,12 @@ export function table({ caption, columns, key, empty, filter, select, onSelect }
   });
   const found = el('span', { class: 'hint', role: 'status' });
   const nothing = el('p', { class: 'empty' }, empty);
+  const titles = el('thead', {}, el('tr', {},
+    select && el('th', { scope: 'col', class: 'select' }, all), headers.map(each => each.node)));
   const box = el('div', { class: 'table-box', role: 'group', 'aria-labelledby': `${id}-caption` },
     el('table', {},
       el('caption', { id: `${id}-caption` }, caption),
-      el('thead', {}, el('tr', {},
-        select && el('th', { scope: 'col', class: 'select' }, all),
-        headers.map(each => each.node))),
+      titles,
       body));
   const after = el('div', { class: 'more' });
   const node = el('div', { class: 'table' },
@@ -77,7 +77,7 @@ export function table({ caption, columns, key, empty, filter, select, onSelect }
     const ticked = visible.filter(row => chosen.has(key(row))).length;
     all.checked = ticked > 0 && ticked === visible.length;
     all.indeterminate = ticked > 0 && ticked < visible.length;
-    box.hidden = data.length === 0;
+    titles.hidden = data.length === 0;
     replace(nothing, data.length === 0 ? empty : visible.length === 0 ? 'No row matches.' : null);
     nothing.hidden = visible.length > 0;
   }

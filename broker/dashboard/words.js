@@ -5,6 +5,7 @@ const WAITS = {
   delay: 'it rests between two requests',
   pace: 'robots.txt asks for a longer rest',
   'not-before': 'its server asked to wait (Retry-After)',
+  down: 'its host does not answer, and is tried again after a rest',
   retry: 'its last attempt failed; it is tried again',
   later: 'it is not due yet',
   rule: 'a rule of an operator holds it',

@@ -80,6 +80,12 @@ impl FailureReason {
         )
     }
 
+    /// Whether it says that the host did not answer: its name has no address, or there is no
+    /// connection to it. A group counts these for each key.
+    pub const fn is_unanswered(self) -> bool {
+        matches!(self, Self::Dns | Self::Connect | Self::ConnectTimeout | Self::Tls)
+    }
+
     /// The reason for a status that is neither a page nor a redirect.
     pub const fn of_status(status: u16) -> Self {
         match status {

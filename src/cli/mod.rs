@@ -135,8 +135,13 @@ pub(crate) enum Cmd {
     /// Say whether all is well, with the figures of a broker on one screen
     #[command(after_help = commands::status::EXAMPLES)]
     Status(OutputFlags),
+    /// Show groups, jobs and topics on a full screen, as they change
+    #[cfg(feature = "top")]
+    Top(commands::top::TopArgs),
     /// Print `healthy` or `unhealthy`, for containers and monitors
     Health(commands::health::HealthArgs),
+    /// Print the address of the dashboard, with a token that expires
+    Dashboard(commands::dashboard::DashboardArgs),
     /// Block, pause and slow hosts
     #[command(subcommand)]
     Host(Host),

@@ -4,8 +4,9 @@
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tidings_client::{Client, ClientError, CommandAnswer};
+use tidings_client::{Client, ClientError, CommandAnswer, Deliveries};
 use tidings_protocol::{Command, GroupName};
+use unicode_width::UnicodeWidthStr;
 
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
@@ -41,8 +42,16 @@ pub(crate) struct BrokerClient<'a> {
 impl<'a> BrokerClient<'a> {
     /// Connects with this name, which the broker shows.
     pub(crate) async fn connect(flag: &'a BrokerFlag, name: &str) -> Result<Self, Failure> {
-        let (client, _deliveries) = connection::connect(&flag.broker, name).await?;
-        Ok(Self { address: &flag.broker, client })
+        Ok(Self::with_deliveries(flag, name).await?.0)
+    }
+
+    /// The same, with what the broker sends besides answers.
+    pub(crate) async fn with_deliveries(
+        flag: &'a BrokerFlag,
+        name: &str,
+    ) -> Result<(Self, Deliveries), Failure> {
+        let (client, deliveries) = connection::connect(&flag.broker, name).await?;
+        Ok((Self { address: &flag.broker, client }, deliveries))
     }
 
     /// Sends a command and returns the answer.
@@ -130,7 +139,7 @@ pub(crate) struct Table {
     /// The headings, until they are printed.
     heads: Option<Vec<String>>,
     is_left: Vec<bool>,
-    /// The widths of the columns so far, in characters.
+    /// The widths of the columns so far, in cells of a terminal.
     widths: Vec<usize>,
 }
 
@@ -148,21 +157,30 @@ impl Table {
         console: &mut Console,
         rows: impl Iterator<Item = Vec<String>>,
     ) -> Result<(), Failure> {
+        self.lines_with_headings(rows).iter().try_for_each(|line| console.line(line))
+    }
+
+    /// The next rows as aligned lines, after the headings at first.
+    pub(crate) fn lines_with_headings(
+        &mut self,
+        rows: impl Iterator<Item = Vec<String>>,
+    ) -> Vec<String> {
         let rows: Vec<_> = self.heads.take().into_iter().chain(rows).collect();
-        self.lines(&rows).iter().try_for_each(|line| console.line(line))
+        self.lines(&rows)
     }
 
     /// Rows with a cell for each column as aligned lines.
     fn lines(&mut self, rows: &[Vec<String>]) -> Vec<String> {
         for row in rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
-                *width = cell.chars().count().max(*width);
+                *width = cell.width().max(*width);
             }
         }
         let line = |row: &Vec<String>| {
             let cells = row.iter().zip(&self.widths).zip(&self.is_left);
             let cells = cells.map(|((cell, width), is_left)| {
-                if *is_left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+                let space = " ".repeat(width - cell.width());
+                if *is_left { format!("{cell}{space}") } else { format!("{space}{cell}") }
             });
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         };
@@ -189,8 +207,8 @@ mod tests {
         let rows = rows.map(|row| row.split(' ').map(str::to_owned).collect());
         let mut table = Table::new("TOPIC NEXT> STATE");
         assert_eq!(table.lines(&rows), ["TOPIC   NEXT  STATE", "a      1,043  ok"]);
-        let next = [["b", "9", "full"].map(str::to_owned).to_vec()];
-        assert_eq!(table.lines(&next), ["b          9  full"]);
+        let next = [["寿司", "9", "full"].map(str::to_owned).to_vec()];
+        assert_eq!(table.lines(&next), ["寿司       9  full"], "wide characters have two cells");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tidings_protocol::{CanonicalUrl, Code, Command, TopicAction, TopicCommand};
 use tokio::time::timeout;
 
 use crate::client::{connection, manage};
+use crate::flags::address::parse_http_url;
 use crate::flags::broker::BrokerFlag;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, printable};
@@ -109,14 +110,7 @@ async fn check_http(url: &CanonicalUrl<'_>) -> Result<(), Failure> {
 
 /// The URL that says whether the broker is ready.
 fn parse_http(text: &str) -> Result<CanonicalUrl<'static>, String> {
-    let expected = "expected HOST:PORT, a port, or the URL of a broker";
-    let base = match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
-        Ok(port) => format!("http://127.0.0.1:{port}/"),
-        Err(_) if text.contains("://") => format!("{}/", text.trim_end_matches('/')),
-        Err(_) => format!("http://{text}/"),
-    };
-    let url = CanonicalUrl::parse(&base).map_err(|_| expected)?;
-    url.join("ready").map_err(|_| expected.to_owned())
+    parse_http_url(text, "ready")
 }
 
 #[cfg(test)]

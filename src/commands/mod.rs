@@ -10,6 +10,7 @@ pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod context;
 pub(crate) mod crawl;
+pub(crate) mod dashboard;
 pub(crate) mod dead;
 pub(crate) mod explain;
 pub(crate) mod export;
@@ -24,6 +25,8 @@ pub(crate) mod publish;
 pub(crate) mod status;
 pub(crate) mod subscribe;
 pub(crate) mod token;
+#[cfg(feature = "top")]
+pub(crate) mod top;
 pub(crate) mod topic;
 pub(crate) mod up;
 pub(crate) mod verify;

@@ -67,7 +67,8 @@ async fn read(output: &OutputFlags) -> Result<Overview, Failure> {
     timeout(ANSWERS_MAX, read).await.unwrap_or_else(|_| Err(late()))
 }
 
-fn object(overview: &Overview, problems: &[String], address: &str) -> Value {
+/// The figures as an object.
+pub(crate) fn object(overview: &Overview, problems: &[String], address: &str) -> Value {
     let group = |group: &GroupOverview| match group {
         GroupOverview::Sound(status) => manage::json(&**status),
         GroupOverview::Damaged(status) => manage::json(status),
@@ -85,7 +86,7 @@ fn object(overview: &Overview, problems: &[String], address: &str) -> Value {
 }
 
 /// The sentence, and the figures for people.
-fn lines(overview: &Overview, problems: &[String], address: &str) -> Vec<String> {
+pub(crate) fn lines(overview: &Overview, problems: &[String], address: &str) -> Vec<String> {
     let Overview { version, connections, topics, groups, .. } = overview;
     let mut lines = vec![sentence(problems)];
     let connections = plural(*connections, "connection");

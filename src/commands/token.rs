@@ -1,10 +1,11 @@
 //! `tidings token`: manages principals, their tokens and permissions.
 
 use clap::{ArgGroup, Args, Subcommand};
+use jiff::Timestamp;
 use tidings_broker::access::{Permission, TokenHash, new_token};
 
 use crate::flags::confirmation::YesFlag;
-use crate::flags::{DataFlag, of_existing_data, parse_plain_name};
+use crate::flags::{DataFlag, of_existing_data, parse_expiry, parse_plain_name};
 use crate::process::atomic_file::DirectoryLock;
 use crate::process::stack;
 use crate::services::principals::{AccessFile, AccessFileContents, PrincipalEntry, uid_of};
@@ -31,7 +32,7 @@ TOPIC, GROUP and JOB are names, or prefixes that end in *. --deny overrides --al
     };
 }
 
-const PERMISSIONS: &str = permissions!();
+pub(crate) const PERMISSIONS: &str = permissions!();
 
 const EXAMPLES: &str = concat!(
     "\
@@ -39,6 +40,7 @@ Examples:
   tidings token create blog --allow pub:new-url --allow url:https://blog.example/
   tidings token create reader --allow 'sub:*' --deny sub:dead-letter
   tidings token create crawler-7 --allow group:crawlers --allow pub:post-ready
+  tidings token create guest --allow monitor --expires 12h
   tidings token create alice --unix-user alice --allow all
   tidings token set reader --allow 'sub:post-*'
   tidings token ls
@@ -104,6 +106,11 @@ pub(crate) struct CreateArgs {
     /// Log in as this user of the machine over the unix socket instead of a token
     #[arg(long, value_name = "USER")]
     unix_user: Option<String>,
+
+    /// Let the principal expire after this duration, such as 12h, or at this time, such as
+    /// 2027-01-31T00:00Z [default: never]
+    #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
+    expires: Option<Timestamp>,
 
     #[command(flatten)]
     data: DataFlag,
@@ -173,6 +180,7 @@ fn create(args: CreateArgs) -> Result<(), Failure> {
     let (principals, known, _lock) = open_locked(&args.data)?;
     let is_first = known.is_none();
     let mut contents = known.unwrap_or_default();
+    contents.principals.retain(|entry| entry.name != args.name || !entry.has_expired());
     if contents.principals.iter().any(|entry| entry.name == args.name) {
         let name = &args.name;
         let text = format!(
@@ -189,7 +197,8 @@ fn create(args: CreateArgs) -> Result<(), Failure> {
         unix_user: args.unix_user,
         allow,
         deny,
-        created: Some(jiff::Timestamp::now().to_string()),
+        created: Some(Timestamp::now().to_string()),
+        expires: args.expires.map(|at| at.to_string()),
     });
     principals.write(&contents)?;
     let mut console = Console::new();
@@ -205,6 +214,35 @@ fn create(args: CreateArgs) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+/// Adds a principal with these permissions, named `prefix` and a number, and returns its token.
+/// `None` if login is not required. Removes expired principals of such names.
+pub(crate) fn create_temporary(
+    data: &DataFlag,
+    prefix: &str,
+    allow: &[Permission],
+    expires: Timestamp,
+) -> Result<Option<tidings_protocol::Token>, Failure> {
+    let (file, Some(mut contents), _lock) = open_locked(data)? else { return Ok(None) };
+    let principals = &mut contents.principals;
+    principals.retain(|entry| !entry.name.starts_with(prefix) || !entry.has_expired());
+    let mut names = (1..).map(|number: u64| format!("{prefix}{number}"));
+    let is_free = |name: &String| principals.iter().all(|entry| entry.name != *name);
+    let name = names.find(is_free).expect("there are more numbers than principals");
+    let token = new_token();
+    principals.push(PrincipalEntry {
+        name,
+        token: Some(TokenHash::of(&token).to_string()),
+        certificate: None,
+        unix_user: None,
+        allow: allow.iter().map(ToString::to_string).collect(),
+        deny: Vec::new(),
+        created: Some(Timestamp::now().to_string()),
+        expires: Some(expires.to_string()),
+    });
+    file.write(&contents)?;
+    Ok(Some(token))
 }
 
 /// The locked file and its contents, if it exists. Other commands cannot change it meanwhile.
@@ -248,10 +286,13 @@ fn list(data: &DataFlag) -> Result<(), Failure> {
         };
         let deny = (!entry.deny.is_empty()).then(|| format!(" deny={}", entry.deny.join(",")));
         let created = entry.created.as_ref().map(|created| format!(" created={created}"));
+        let word = if entry.has_expired() { "expired" } else { "expires" };
+        let expires = entry.expires.as_ref().map(|at| format!(" {word}={at}"));
         let line = [
             Some(format!("{} {proof} allow={}", entry.name, entry.allow.join(","))),
             deny,
             created,
+            expires,
         ];
         let line: String = line.into_iter().flatten().collect();
         console.line(&line).map_err(|_| Failure::OutputClosed)?;

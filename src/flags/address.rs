@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::{fmt, io};
 
 use tidings_client::{Security, UNIX_PREFIX};
-use tidings_protocol::PORT;
+use tidings_protocol::{CanonicalUrl, PORT};
 
 /// The file in the data directory that holds the address of a running `tidings up`.
 const FILE: &str = "broker.addr";
@@ -15,6 +15,18 @@ const FILE: &str = "broker.addr";
 /// Where to listen: `HOST:PORT`, or a port alone, which is on loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Listen(pub(crate) SocketAddr);
+
+/// The URL of a path of a broker's HTTP, at HOST:PORT, a port, or the URL of the broker.
+pub(crate) fn parse_http_url(text: &str, path: &str) -> Result<CanonicalUrl<'static>, String> {
+    let expected = "expected HOST:PORT, a port, or the URL of a broker";
+    let base = match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+        Ok(port) => format!("http://127.0.0.1:{port}/"),
+        Err(_) if text.contains("://") => format!("{}/", text.trim_end_matches('/')),
+        Err(_) => format!("http://{text}/"),
+    };
+    let url = CanonicalUrl::parse(&base).map_err(|_| expected)?;
+    url.join(path).map_err(|_| expected.to_owned())
+}
 
 impl FromStr for Listen {
     type Err = String;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, Args};
+use jiff::Timestamp;
 use tidings_documents::tracking::TrackingParams;
 use tidings_egress::AllowPrivate;
 use tidings_protocol::{IpNetworkError, parse_ms};
@@ -68,6 +69,26 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_ms(text).map(Duration::from_millis).map_err(|error| error.to_string())
 }
 
+/// Parses a time such as `2026-12-01T00:00Z`.
+pub(crate) fn parse_time(text: &str) -> Result<Timestamp, String> {
+    text.parse().map_err(|_| "expected a time such as 2026-12-01T00:00Z".to_owned())
+}
+
+/// Parses when something ends: after a duration, such as `12h`, or at a time.
+pub(crate) fn parse_expiry(text: &str) -> Result<Timestamp, String> {
+    let now = Timestamp::now();
+    let at = match parse_duration(text) {
+        Ok(after) => now.checked_add(after).ok(),
+        Err(_) => parse_time(text).ok(),
+    };
+    let expected = "expected a duration such as 12h, or a time such as 2026-12-01T00:00Z";
+    match at {
+        Some(at) if at > now => Ok(at),
+        Some(_) => Err("is not in the future".to_owned()),
+        None => Err(expected.to_owned()),
+    }
+}
+
 /// Parses a duration from 100 milliseconds to 1 hour.
 pub(crate) fn parse_moderate_duration(text: &str) -> Result<Duration, String> {
     let range = Duration::from_millis(100)..=Duration::from_hours(1);
@@ -102,4 +123,29 @@ fn parse_allow_private(text: &str) -> Result<AllowPrivate, String> {
         return Ok(AllowPrivate::None);
     }
     text.parse().map_err(|error: IpNetworkError| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_is_a_duration_or_a_time() {
+        let hours = |text: &str| {
+            let left = parse_expiry(text).unwrap().duration_since(Timestamp::now());
+            (left.as_secs_f64() / 3_600.0).round()
+        };
+        assert!((hours("12h") - 12.0).abs() < 0.5 && (hours("2d") - 48.0).abs() < 0.5);
+        let time = parse_expiry("9000-01-31T00:00Z").unwrap();
+        assert_eq!(time.to_string(), "9000-01-31T00:00:00Z");
+        for (text, expected) in [
+            ("0", "is not in the future"),
+            ("2001-01-31T00:00Z", "is not in the future"),
+            ("tomorrow", "expected a duration such as 12h, or a time"),
+            ("18446744073709551615ms", "expected a duration such as 12h, or a time"),
+        ] {
+            let refused = parse_expiry(text).unwrap_err();
+            assert!(refused.starts_with(expected), "{text}: {refused}");
+        }
+    }
 }

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tidings_broker::Broker;
 use tidings_broker::access::{Credential, Permission, PermissionSet, Principal, TokenHash};
 
+use crate::flags::parse_time;
 use crate::process::atomic_file::{self, DirectoryLock};
 use crate::terminal::failure::Failure;
 
@@ -55,9 +57,22 @@ pub(crate) struct PrincipalEntry {
     pub(crate) deny: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) created: Option<String>,
+    /// From this time on the principal is as one that was revoked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) expires: Option<String>,
 }
 
 impl PrincipalEntry {
+    /// Whether it has expired. An entry with a mistake has not.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.expires().is_ok_and(|expires| expires.is_some_and(|at| at <= Timestamp::now()))
+    }
+
+    fn expires(&self) -> Result<Option<Timestamp>, String> {
+        let expires = self.expires.as_deref().map(parse_time).transpose();
+        expires.map_err(|problem| format!("expires: {problem}"))
+    }
+
     /// The principal, or `None` if this machine does not know its user: that must not keep revoked
     /// principals logged in.
     fn to_principal(&self) -> Result<Option<Principal>, String> {
@@ -75,7 +90,8 @@ impl PrincipalEntry {
         };
         let rights =
             PermissionSet::new(parse_permissions(&self.allow)?, parse_permissions(&self.deny)?);
-        Ok(Some(Principal::new(&self.name, proof, rights)))
+        let expires = self.expires()?.map(Timestamp::as_millisecond);
+        Ok(Some(Principal::new(&self.name, proof, rights).expiring(expires)))
     }
 }
 
@@ -216,6 +232,8 @@ mod tests {
         let wrong = problem("[[principal]]\nname = 'a'\ncertificate = 'a'\nallow = ['root']\n");
         assert!(wrong.contains("\"a\": \"root\" is not a permission"), "{wrong}");
         assert!(problem("[[principal]]\nname = 'a'\ntoken = 'sha256:7'\n").contains("hexadecimal"));
+        let late = problem("[[principal]]\nname = 'a'\nunix-user = '0'\nexpires = 'soon'\n");
+        assert!(late.contains("\"a\": expires: expected a time"), "{late}");
     }
 
     #[test]
@@ -231,6 +249,7 @@ mod tests {
             allow: vec!["pub:*".into()],
             deny: vec!["pub:job-done".into()],
             created: None,
+            expires: Some("2027-01-31T00:00:00Z".into()),
         };
         principals.write(&AccessFileContents { principals: vec![entry] }).unwrap();
         assert_eq!(principals.read().unwrap().unwrap().len(), 1);

@@ -11,6 +11,7 @@ import { list } from '../list.js';
 import { watch } from '../live.js';
 import { membersTable } from '../members.js';
 import { metrics, poll } from '../metrics.js';
+import { REASONS } from '../outcomes.js';
 import { plot, rangeSwitch } from '../plot.js';
 import { rulesTable, setRule } from '../rules.js';
 
@@ -25,18 +26,19 @@ const SETTINGS = {
   'page-ready': ['Publishes outcomes on page-ready', null, 'select'],
 };
 
+// The other totals of a group are kept over restarts.
+const SINCE = 'since the start';
+
 export function title({ group }) {
   return `Group ${group}`;
 }
 
 export async function show(main, { group }, signal) {
   const path = `/groups/${encodeURIComponent(group)}`;
-  const body = el('div', {});
-  main.append(body);
   const first = await ask(path, { signal });
   remember(group);
   if (first.damaged) {
-    showDamaged(body, first);
+    showDamaged(main, first);
     return;
   }
   const facts = el('span', {});
@@ -61,11 +63,11 @@ export async function show(main, { group }, signal) {
   const draw = object => {
     if (object === null || object.damaged) {
       const gone = { group, problem: 'This group does not exist any more.' };
-      showDamaged(body, object ?? gone);
+      showDamaged(main, object ?? gone);
       return;
     }
-    if (!body.contains(sums)) {
-      replace(body, content);
+    if (!main.contains(sums)) {
+      replace(main, content);
     }
     const wasPaused = buttons.firstChild === null || object.paused !== current.paused;
     current = object;
@@ -169,8 +171,8 @@ export async function show(main, { group }, signal) {
   }, 10_000, signal);
 }
 
-function showDamaged(body, { group, problem, remedy }) {
-  replace(body, head(visible(`Group ${group}`), mark('bad', remedy ? 'rejects work' : 'gone')),
+function showDamaged(main, { group, problem, remedy }) {
+  replace(main, head(visible(`Group ${group}`), mark('bad', remedy ? 'rejects work' : 'gone')),
     el('p', { class: 'note' }, visible(problem)), remedy && el('p', {}, visible(remedy)));
 }
 
@@ -198,8 +200,8 @@ function sumsOf(object) {
     ['Schedules', el('a', { href: '#/schedules' }, count(object.scheduled))],
     ['Hosts', count(object.keys)],
     ['Leases lost', count(object.lost)],
-    ...responses.map(([name, number]) => [`Answers ${name}`, count(number)]),
-    object.bytes !== undefined && ['Pages', bytes(object.bytes)],
+    ...responses.map(([name, number]) => [`Answers ${name}`, count(number), SINCE]),
+    object.bytes !== undefined && ['Pages', bytes(object.bytes), SINCE],
     object['render-waiting'] > 0 && ['Wait for a browser', count(object['render-waiting'])],
   ].filter(Boolean));
 }
@@ -209,5 +211,6 @@ function reasonsOf(group, all) {
     .sort((a, b) => b.value - a.value);
   return found.length === 0 ? el('p', { class: 'hint' }, 'No failure since the broker started.')
     : el('dl', { class: 'pairs' }, found.map(({ labels, value }) => el('div', {},
-      el('dt', {}, visible(labels.reason)), el('dd', {}, count(value)))));
+      el('dt', {}, REASONS[labels.reason] ?? visible(labels.reason)),
+      el('dd', {}, count(value)))));
 }

@@ -1,6 +1,6 @@
 //! Settings of a group: each with its unit, default and reason, and the words that set it.
 
-use tidings_protocol::status::{DurationMs, GroupSettingsStatus, KeyDelay, OnOff};
+use tidings_protocol::status::{DurationMs, GroupSettingsStatus, KeyDelay};
 use tidings_protocol::{
     CanonicalUrl, DAY_MS, DEFAULT_TOPIC, GroupSetting, JOB_DONE_TOPIC, KeyKind, PAGE_READY_TOPIC,
     Payload, ProtocolError, TopicName, bad_argument,
@@ -29,6 +29,8 @@ pub struct GroupConfig {
     pub backoff_ms: u64,
     /// Whether the final outcome of each URL is an event on `page-ready`.
     pub page_ready: bool,
+    /// Whether a key with a host that does not answer rests longer and longer.
+    pub circuit: bool,
     /// The longest wait after a failure.
     pub backoff_ms_max: u64,
     /// Longest rest that a worker may request once (`not-before`).
@@ -78,6 +80,7 @@ impl Default for GroupConfig {
             max_losses: 4,
             backoff_ms: 2000,
             page_ready: true,
+            circuit: true,
             backoff_ms_max: 60 * 60 * 1000,
             not_before_ms_max: DAY_MS,
             pace_ms_max: 5 * 60 * 1000,
@@ -129,6 +132,7 @@ impl GroupConfig {
             GroupSetting::MaxLosses(losses) => self.max_losses = losses,
             GroupSetting::BackoffMs(backoff_ms) => self.backoff_ms = backoff_ms,
             GroupSetting::PageReady(page_ready) => self.page_ready = page_ready,
+            GroupSetting::Circuit(circuit) => self.circuit = circuit,
         }
     }
 
@@ -167,7 +171,8 @@ impl GroupConfig {
             max_attempts: self.max_attempts.into(),
             max_losses: self.max_losses.into(),
             backoff: DurationMs(self.backoff_ms),
-            page_ready: if self.page_ready { OnOff::On } else { OnOff::Off },
+            page_ready: self.page_ready.into(),
+            circuit: self.circuit.into(),
         }
     }
 

@@ -131,6 +131,8 @@ pub struct RecordedRest {
 pub enum EndReason {
     /// Attempts or losses used up: a dead letter, counted as failed.
     Dead,
+    /// The host does not answer and is given up: a dead letter, counted as failed.
+    Down,
     /// The job has completed its pages.
     Budget,
     /// The job was cancelled.

@@ -20,6 +20,14 @@ pub(crate) enum Mutant {
     IgnoresSettings,
     /// A key does not rest after its task was lost.
     NoRestAfterLoss,
+    /// A host that is down rests no longer than others.
+    TriesTooOften,
+    /// A failure counts although the host is down.
+    CountsWhileDown,
+    /// A host is given up after two tries.
+    GivesUpEarly,
+    /// A host is never given up.
+    NeverGivesUp,
     /// After a reboot, leases trust the wall clock for the elapsed time.
     NoLeaseAfterReboot,
     /// An announced entry is dropped when its lease is lost.

@@ -30,6 +30,7 @@ mod url_prefix;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -100,17 +101,37 @@ pub struct Principal {
     name: Box<str>,
     credential: Option<Credential>,
     permissions: PermissionSet,
+    /// In milliseconds since 1970. `None`: it does not expire.
+    expires_unix_ms: Option<i64>,
 }
 
 impl Principal {
     /// A principal with this name: a word without white space and control characters.
     pub fn new(name: &str, proof: Credential, permissions: PermissionSet) -> Self {
-        Self { name: name.into(), credential: Some(proof), permissions }
+        Self { name: name.into(), credential: Some(proof), permissions, expires_unix_ms: None }
     }
 
-    /// Whether credential and permissions are the same.
+    /// The same principal, which is as one that was revoked from this time on, in milliseconds since
+    /// 1970.
+    #[must_use]
+    pub fn expiring(self, unix_ms: Option<i64>) -> Self {
+        Self { expires_unix_ms: unix_ms, ..self }
+    }
+
+    /// The principal of all clients with these permissions.
+    fn shared(name: &str, permissions: PermissionSet) -> Arc<Self> {
+        Arc::new(Self { name: name.into(), credential: None, permissions, expires_unix_ms: None })
+    }
+
+    fn has_expired(&self, unix_ms: i64) -> bool {
+        self.expires_unix_ms.is_some_and(|expires| expires <= unix_ms)
+    }
+
+    /// Whether credential, permissions and expiry are the same.
     fn is_unchanged(&self, other: &Self) -> bool {
-        self.has_same_credential(other) && self.permissions == other.permissions
+        self.has_same_credential(other)
+            && self.permissions == other.permissions
+            && self.expires_unix_ms == other.expires_unix_ms
     }
 
     fn has_same_credential(&self, other: &Self) -> bool {
@@ -141,7 +162,7 @@ impl Identity {
     /// The name under which quotas are counted: that of a principal with a credential, unless it
     /// may do everything.
     pub(crate) fn quota_name(&self) -> Option<&str> {
-        let Principal { name, credential: proof, permissions: rights } = &*self.principal;
+        let Principal { name, credential: proof, permissions: rights, .. } = &*self.principal;
         (proof.is_some() && !rights.is_unlimited()).then_some(name)
     }
 
@@ -158,6 +179,15 @@ impl Identity {
     /// Whether the client has not logged in. False for peers.
     pub(crate) fn is_anonymous(&self) -> bool {
         *self.principal.name == *ANONYMOUS && self.principal.credential.is_none()
+    }
+
+    /// Whether the client has logged in, by a token, a certificate or its user on this machine.
+    pub(crate) fn is_known(&self) -> bool {
+        self.principal.credential.is_some()
+    }
+
+    pub(crate) fn permissions(&self) -> &PermissionSet {
+        &self.principal.permissions
     }
 
     /// Whether both belong to the same principal, with the same credential.
@@ -237,6 +267,8 @@ pub(crate) struct Access {
     own_users: Vec<Arc<Principal>>,
     internal: Arc<Principal>,
     principals: ArcSwap<PrincipalTable>,
+    /// The time of day in milliseconds since 1970, as it was set last.
+    unix_ms: AtomicI64,
     failures: Mutex<LoginFailures>,
     changes: watch::Sender<()>,
 }
@@ -255,12 +287,9 @@ impl Access {
             default_topic: TopicName::new(DEFAULT_TOPIC)
                 .expect("the default topic is a valid name"),
             own_users,
-            internal: Arc::new(Principal {
-                name: INTERNAL.into(),
-                credential: None,
-                permissions: PermissionSet::all(),
-            }),
+            internal: Principal::shared(INTERNAL, PermissionSet::all()),
             principals: ArcSwap::from_pointee(known),
+            unix_ms: AtomicI64::new(0),
             failures: Mutex::default(),
             changes: watch::Sender::new(()),
         }
@@ -287,6 +316,21 @@ impl Access {
         let before = self.principals.swap(Arc::clone(&known));
         self.changes.send_replace(());
         known.changes_since(&before)
+    }
+
+    /// Sets the time of day, in milliseconds since 1970. Returns the principals that have expired
+    /// since it was set last; if there are any, every holder of an identity must
+    /// [`renew`](Self::renew) it.
+    pub(crate) fn set_time(&self, unix_ms: i64) -> Vec<Box<str>> {
+        let before = self.unix_ms.swap(unix_ms, Ordering::Relaxed);
+        let known = self.principals.load();
+        let expired =
+            known.principals.iter().filter(|it| !it.has_expired(before) && it.has_expired(unix_ms));
+        let expired: Vec<_> = expired.map(|principal| principal.name.clone()).collect();
+        if !expired.is_empty() {
+            self.changes.send_replace(());
+        }
+        expired
     }
 
     /// Changes whenever identities must be renewed.
@@ -353,15 +397,16 @@ impl Access {
         Err(LoginError::InvalidToken(failures.record(source, now)))
     }
 
-    /// The principal with this credential. Compares all of them, so that the time reveals nothing.
+    /// The principal with this credential that has not expired. Compares all of them, so that the
+    /// time reveals nothing.
     fn find(&self, known: &PrincipalTable, proof: &Credential) -> Option<Arc<Principal>> {
-        let mut found = None;
+        let (mut found, now) = (None, self.unix_ms.load(Ordering::Relaxed));
         for principal in known.principals.iter().chain(&self.own_users) {
             if principal.credential.as_ref().is_some_and(|own| own.matches(proof)) {
                 found = Some(principal);
             }
         }
-        found.cloned()
+        found.filter(|principal| !principal.has_expired(now)).cloned()
     }
 
     /// The identity as it is now. `None` if its principal is gone.
@@ -427,14 +472,11 @@ impl PrincipalTable {
         let is_open = principals.is_none();
         let of_strangers = if is_open { PermissionSet::all() } else { strangers.clone() };
         let of_peers = notifier.map(|topic| of_strangers.with_topic(topic));
-        let shared = |name: &str, rights| {
-            Arc::new(Principal { name: name.into(), credential: None, permissions: rights })
-        };
         Self {
             is_open,
             principals: principals.unwrap_or_default().into_iter().map(Arc::new).collect(),
-            peers: shared(PEERS, of_peers.unwrap_or_else(|| of_strangers.clone())),
-            anonymous: shared(ANONYMOUS, of_strangers),
+            peers: Principal::shared(PEERS, of_peers.unwrap_or_else(|| of_strangers.clone())),
+            anonymous: Principal::shared(ANONYMOUS, of_strangers),
         }
     }
 

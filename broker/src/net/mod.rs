@@ -45,7 +45,7 @@ pub(crate) use self::listener::{
 use self::registry::ConnectionRegistry;
 use crate::access::{Access, AccessConfig, Principal};
 use crate::audit::{Audit, AuditEvent};
-use crate::clock::Clock;
+use crate::clock::{Clock, wall_unix_ms};
 use crate::cursors::Cursors;
 use crate::groups::Groups;
 use crate::limits::Limits;
@@ -95,6 +95,8 @@ impl Shared {
         (tls, audit): (Option<Tls>, Audit),
     ) -> Arc<Self> {
         let cursors = Cursors::new(topics.catalog().clone(), &config.limits);
+        let access = Access::new(config.access);
+        access.set_time(wall_unix_ms());
         Arc::new(Self {
             registry: ConnectionRegistry::new(config.limits.connections_max),
             limits: config.limits,
@@ -103,7 +105,7 @@ impl Shared {
             groups,
             cursors,
             stats: Arc::default(),
-            access: Access::new(config.access),
+            access,
             quotas: Quotas::new(&config.quotas),
             audit,
             log_lines: AtomicBool::new(config.log_lines),
@@ -116,6 +118,7 @@ impl Shared {
     fn maintain(&self) {
         self.topics.maintain();
         self.cursors.maintain(self.clock.now(), self.clock.unix_ms());
+        self.expire_principals(wall_unix_ms());
         self.quotas.tick(&|created| self.exists(created), self.clock.now());
         self.audit.tick();
         if let Some(tls) = &self.tls {
@@ -130,6 +133,17 @@ impl Shared {
             Created::Cursor(id) => self.cursors.exists(id),
             Created::Group(name) => self.groups.has(name),
             Created::Job(group, name) => self.groups.has_unfinished_job(group, name),
+        }
+    }
+
+    /// Sets the time of day, by which principals expire. Connections of those that have expired end.
+    fn expire_principals(&self, unix_ms: i64) {
+        let expired = self.access.set_time(unix_ms);
+        for name in &expired {
+            self.audit.record_broker(&AuditEvent::PrincipalChanged { name, change: "expired" });
+        }
+        if !expired.is_empty() {
+            self.registry.renew_all();
         }
     }
 

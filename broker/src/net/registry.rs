@@ -20,8 +20,8 @@ struct RegistryState {
     connections: HashMap<ConnId, (Mailbox, Transport)>,
     /// The connection of each member that has sent `HELLO`.
     members: HashMap<MemberId, ConnId>,
-    /// Connections since the start.
-    total_connections: u64,
+    /// Number of the newest connection.
+    last_number: u64,
     /// Those of each transport, in the order of [`Transport::ALL`].
     counts: [ConnectionCounts; Transport::ALL.len()],
     is_closing: bool,
@@ -36,6 +36,13 @@ pub(super) struct ConnectionCounts {
     pub(super) open: u64,
 }
 
+impl RegistryState {
+    fn next_connection(&mut self) -> (ConnId, Mailbox) {
+        self.last_number += 1;
+        (ConnId(self.last_number), Mailbox::new())
+    }
+}
+
 impl ConnectionRegistry {
     pub(super) fn new(connections_max: usize) -> Self {
         Self { connections_max, state: Mutex::default() }
@@ -47,16 +54,20 @@ impl ConnectionRegistry {
         if state.connections.len() >= self.connections_max {
             return None;
         }
-        state.total_connections += 1;
+        let (conn, mailbox) = state.next_connection();
         let counts = &mut state.counts[transport as usize];
         counts.opened += 1;
         counts.open += 1;
-        let (conn, mailbox) = (ConnId(state.total_connections), Mailbox::new());
         if state.is_closing {
             mailbox.close();
         }
         state.connections.insert(conn, (mailbox.clone(), transport));
         Some((conn, mailbox))
+    }
+
+    /// A number and a mailbox for a part of the broker, which is not registered.
+    pub(super) fn internal(&self) -> (ConnId, Mailbox) {
+        self.state.lock().next_connection()
     }
 
     /// Assigns `member` to `conn`. Returns the mailbox of the connection that had it before.

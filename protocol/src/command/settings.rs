@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::Prio;
 use super::manage::{Action, GroupCommand, JobCommand, ManageCommand};
 use crate::error::bad_argument;
-use crate::status::{JobState, TaskState};
+use crate::status::{JobState, OnOff, TaskState};
 use crate::time_of_day::AfterError;
 use crate::url_pattern::Patterns;
 use crate::wire::number;
@@ -105,6 +105,8 @@ pub enum GroupSetting {
     BackoffMs(u64),
     /// `page-ready`: whether the final outcome of each page is an event on `page-ready`.
     PageReady(bool),
+    /// `circuit`: whether a key rests longer and longer while its host does not answer.
+    Circuit(bool),
 }
 
 impl GroupSetting {
@@ -120,18 +122,22 @@ impl GroupSetting {
             "max-attempts" => Self::MaxAttempts(whole_number(name, value, 1, ATTEMPTS_MAX)?),
             "max-losses" => Self::MaxLosses(whole_number(name, value, 1, ATTEMPTS_MAX)?),
             "backoff" => Self::BackoffMs(duration_within(name, value, 0, DAY_MS)?),
-            "page-ready" => Self::PageReady(match value {
-                "on" => true,
-                "off" => false,
-                _ => return Err(bad_argument(format!("page-ready={value}: expected on or off"))),
-            }),
+            "page-ready" => Self::PageReady(on_or_off(name, value)?),
+            "circuit" => Self::Circuit(on_or_off(name, value)?),
             _ => {
                 return Err(bad_argument(format!(
                     "unknown setting {name}; the settings are topics, key, parallel, delay, \
-                     lease, max-attempts, max-losses, backoff, page-ready"
+                     lease, max-attempts, max-losses, backoff, page-ready, circuit"
                 )));
             }
         })
+    }
+}
+
+fn on_or_off(name: &str, value: &str) -> Result<bool, ProtocolError> {
+    match OnOff::from_word(value) {
+        Some(word) => Ok(word == OnOff::On),
+        None => Err(bad_argument(format!("{name}={value}: expected on or off"))),
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytes::BufMut;
 
+use crate::FailureReason;
 use crate::wire::{LineWriter, is_word_char};
 
 /// The longest `reason=` and `error=`, in bytes; longer ones are cut when they are encoded.
@@ -25,8 +26,9 @@ word_enum! {
     }
 }
 
-/// What a worker knows about the page of a task. Nothing is decided by it: it is counted and
-/// published. Texts are one word on the wire: white space becomes `_` when they are encoded.
+/// What a worker knows about the page of a task. It is counted and published, and decides only
+/// whether the host [answers](Self::is_unanswered). Texts are one word on the wire: white space
+/// becomes `_` when they are encoded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TaskReport {
     /// `reason=`: why there is no page, for programs where the worker has a word for it.
@@ -48,6 +50,12 @@ pub struct TaskReport {
 }
 
 impl TaskReport {
+    /// Whether the host did not answer.
+    pub fn is_unanswered(&self) -> bool {
+        let reason = self.reason.as_deref().and_then(FailureReason::from_word);
+        reason.is_some_and(FailureReason::is_unanswered)
+    }
+
     /// A report that consists of a reason. `None` without one.
     pub fn of_reason(reason: Option<String>) -> Option<Box<Self>> {
         reason.map(|reason| Self { reason: Some(reason), ..Self::default() }.into())

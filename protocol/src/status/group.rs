@@ -17,6 +17,12 @@ words! {
     }
 }
 
+impl From<bool> for OnOff {
+    fn from(is_on: bool) -> Self {
+        if is_on { Self::On } else { Self::Off }
+    }
+}
+
 /// The delay of a key that has no pace of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeyDelay {
@@ -78,6 +84,8 @@ fields! {
         backoff: DurationMs = "backoff",
         /// Whether the final outcome of each page is an event on `page-ready`.
         page_ready: OnOff = "page-ready",
+        /// Whether a key rests longer and longer while its host does not answer.
+        circuit: OnOff = "circuit",
     }
 }
 

@@ -136,6 +136,8 @@ words! {
         Pace = "pace",
         /// A rest that a worker asked for: that of `Retry-After`, for example.
         NotBefore = "not-before",
+        /// Its host does not answer, and is tried again after a rest.
+        Down = "down",
         /// An attempt failed or was lost, and the next one is not due yet.
         Retry = "retry",
         /// `after=`, or the next due time.

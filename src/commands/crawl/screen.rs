@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use tidings_protocol::status::{JobEnd, JobStatus, KeyStatus};
+use tidings_protocol::status::{JobEnd, JobStatus, KeyStatus, WaitReason};
 use tidings_subscriber::PageReport;
 
 use crate::client::job::{
@@ -196,8 +196,10 @@ fn progress_lines(
     let waiting = progress.waiting.iter().map(|host| (host, Duration::from_millis(host.left_ms)));
     let waiting: Vec<_> = waiting
         .filter(|(_, left)| *left >= LONG_HOST_MIN)
-        .map(|(KeyStatus { key, waiting, .. }, left)| {
-            format!("{key} {} (at least {})", plural(*waiting, "page"), format_duration(left))
+        .map(|(KeyStatus { key, waiting, because, .. }, left)| {
+            let down = if *because == WaitReason::Down { "does not answer, " } else { "" };
+            let (pages, left) = (plural(*waiting, "page"), format_duration(left));
+            format!("{key} {pages} ({down}at least {left})")
         })
         .collect();
     if !waiting.is_empty() {
@@ -344,7 +346,8 @@ mod tests {
             left_ms: 1000 * seconds,
             ..KeyStatus::default()
         };
-        let waiting = vec![waiting("a.example", 200), waiting("b.example", 0)];
+        let down = KeyStatus { because: WaitReason::Down, ..waiting("c.example", 60) };
+        let waiting = vec![waiting("a.example", 200), waiting("b.example", 0), down];
         let progress = JobProgress { job: job(90, 5, 2), waiting };
         let tally =
             tally(&[report("http://a.example/", 200, 20), report("http://b.example/", 200, 1500)]);
@@ -355,7 +358,8 @@ mod tests {
                 "90 completed, 5 waiting, 2 processing, 0 failed",
                 "10.0 pages/s, 1.0 kB/s (400 B/s on the wire), 9.0 s so far",
                 "slow: b.example 1.5 s",
-                "waiting: a.example 5 pages (at least 3m 20s)"
+                "waiting: a.example 5 pages (at least 3m 20s), \
+                 c.example 5 pages (does not answer, at least 1m 00s)"
             ]
         );
         // Bytes and hosts are unknown if other crawlers fetch.

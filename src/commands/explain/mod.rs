@@ -5,6 +5,10 @@ mod sentences;
 use clap::Args;
 use serde_json::{Value, json};
 use tidings_client::ClientError;
+#[cfg(feature = "top")]
+use tidings_protocol::format_ms;
+#[cfg(feature = "top")]
+use tidings_protocol::status::WaitReason;
 use tidings_protocol::status::{GroupStatus, KeyStatus};
 use tidings_protocol::{CanonicalUrl, Code, Command, GroupAction};
 use tidings_subscriber::sink::sqlite::{StoredResult, newest_result};
@@ -111,6 +115,18 @@ async fn sentences(args: &ExplainArgs, broker: &BrokerClient<'_>, lines: &[&str]
     };
     let is_new = |line: &&&str| !Explained::parse(line).is_count();
     lines.iter().filter(is_new).map(sentence).collect()
+}
+
+/// What a key of `GROUP keys` waits for, as a sentence. None for a rule, which that list does not
+/// name.
+#[cfg(feature = "top")]
+pub(crate) fn key_sentence(group: &GroupStatus, key: &KeyStatus) -> Option<String> {
+    let rest = key.free_in.map(|ms| format!(" free-in={}", format_ms(ms))).unwrap_or_default();
+    let line = format!("{} waiting={} pending because={}{rest}", key.key, key.waiting, key.because);
+    let (delay, left_ms) = (group.settings.delay, Some(key.left_ms));
+    let explained = Explained::parse(&line);
+    let sentence = explained.sentence(&Context { group: &group.group, delay, left_ms });
+    sentence.filter(|_| key.because != WaitReason::Rule)
 }
 
 /// A line as an object: the URL or key, its state, and its words.

@@ -121,6 +121,10 @@ impl<'a> Explained<'a> {
             }
             WaitReason::Pace => return rests("the delay that its server asked for, in robots.txt"),
             WaitReason::NotBefore => return rests("its server asked for it, as by Retry-After"),
+            WaitReason::Down => {
+                let next = self.shown("free-in");
+                return format!("{gate}does not answer, and is tried again in {next}");
+            }
             WaitReason::Free => return "is free".to_owned(),
             WaitReason::Retry => "its last attempt failed".to_owned(),
             WaitReason::Later => "it is not due yet".to_owned(),

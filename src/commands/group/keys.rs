@@ -23,6 +23,9 @@ BECAUSE is what the next page of a host waits for: its request in flight, a rest
 worker. LEFT is the least time until the last page of a host is requested, with the delay between two
 requests. At most 200,000 hosts are compared.";
 
+/// The headings of the table.
+pub(crate) const HEADINGS: &str = "KEY WAITING> PROCESSING> LEFT> BECAUSE";
+
 /// The longest key in a table, in characters.
 const KEY_CHARS_MAX: usize = 200;
 
@@ -51,13 +54,14 @@ pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
     let keys = command(GroupAction::Keys, &args.group, settings);
     let columns = Columns {
         object: |line: &str| json_line(&KeyStatus::parse(line)),
-        headings: "KEY WAITING> PROCESSING> LEFT> BECAUSE",
+        headings: HEADINGS,
         row: |line: &str| row(&KeyStatus::parse(line)),
     };
     print_listed(NAME, &keys, &args.list, &args.output, columns).await
 }
 
-fn row(status: &KeyStatus) -> Vec<String> {
+/// A key as a row.
+pub(crate) fn row(status: &KeyStatus) -> Vec<String> {
     vec![
         printable(&status.key, KEY_CHARS_MAX),
         format_count(status.waiting),

@@ -35,6 +35,10 @@ The worker ends the tasks that it has, and the others get the rest. It stays dra
 again, and when the broker is restarted. A worker program that is started again is a new member, which
 is not drained.";
 
+/// The headings of the table.
+pub(crate) const HEADINGS: &str =
+    "MEMBER STATE CREDIT> HELD> RENDER> DONE> FAILED> LOST> NAME ADDRESS";
+
 /// The longest name and address in a table, in characters.
 const TEXT_CHARS_MAX: usize = 64;
 
@@ -72,14 +76,14 @@ pub(super) async fn run(args: &MembersArgs) -> Result<(), Failure> {
     let members = command(GroupAction::Members, &args.group, Vec::new());
     let columns = Columns {
         object: |line: &str| json_line(&ListedMember::parse(line)),
-        headings: "MEMBER STATE CREDIT> HELD> RENDER> DONE> FAILED> LOST> NAME ADDRESS",
-        row,
+        headings: HEADINGS,
+        row: |line: &str| row(ListedMember::parse(line)),
     };
     print_listed(NAME, &members, &args.list, &args.output, columns).await
 }
 
-fn row(line: &str) -> Vec<String> {
-    let ListedMember { member, fields } = ListedMember::parse(line);
+/// A member as a row.
+pub(crate) fn row(ListedMember { member, fields }: ListedMember) -> Vec<String> {
     let MemberFields { state, credit, held, render, rendering, name, address, .. } = fields;
     let browsers = render.map(|render| format!("{}/{render}", rendering.unwrap_or(0)));
     let label = |text: Option<String>| printable(&or_dash(text.as_ref()), TEXT_CHARS_MAX);
@@ -114,6 +118,7 @@ mod tests {
     fn a_member_is_a_row() {
         let line = "5b0c6f1e state=draining credit=1000 held=7 render=6 rendering=2 name=web-3 \
                     address=10.0.0.7:5123 done=5123 failed=4 joined-ms=99 new=1";
+        let row = |line: &str| row(ListedMember::parse(line));
         assert_eq!(row(line)[..5], ["5b0c6f1e", "draining", "1,000", "7", "2/6"]);
         assert_eq!(row(line)[5..], ["5,123", "4", "0", "web-3", "10.0.0.7:5123"]);
         let away = row("5b0c6f1e state=away credit=0 held=1");

@@ -1,7 +1,7 @@
 //! `tidings group`: lists, inspects and configures groups.
 
-mod keys;
-mod members;
+pub(crate) mod keys;
+pub(crate) mod members;
 mod repair;
 mod schedules;
 pub(crate) mod tasks;
@@ -62,7 +62,8 @@ Settings:
   lease=DURATION                  time for which a task belongs to a member
   max-attempts=N, max-losses=N    failures and lost workers until a task becomes a dead letter
   backoff=DURATION                wait after the first failure of a task
-  page-ready=on|off               whether the outcome of each URL is an event on page-ready";
+  page-ready=on|off               whether the outcome of each URL is an event on page-ready
+  circuit=on|off                  whether a key rests longer while its host does not answer";
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-group";
@@ -137,7 +138,8 @@ pub(crate) struct SettingsArgs {
     /// The group
     group: GroupName,
 
-    /// topics=, key=, parallel=, delay=, lease=, max-attempts=, max-losses=, backoff=, page-ready=
+    /// topics=, key=, parallel=, delay=, lease=, max-attempts=, max-losses=, backoff=,
+    /// page-ready=, circuit=
     #[arg(value_name = "SETTING", value_parser = parse_setting)]
     settings: Vec<(String, String)>,
 
@@ -201,26 +203,28 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         let groups = groups.iter().map(|line| named_object(line, "group"));
         return groups.into_iter().try_for_each(|group| console.line(&group.to_string()));
     }
-    let headings =
-        "GROUP MEMBERS> WAITING> PROCESSING> COMPLETED> FAILED> DEAD> LOST> KEY TOPICS STATE";
-    print_table(&mut console, headings, groups.iter().map(|line| row(line)))
+    let row = |line: &String| {
+        let trouble = DamagedGroupStatus::parse(line).damaged.then_some("damaged");
+        row(&GroupStatus::parse(line), trouble)
+    };
+    print_table(&mut console, HEADINGS, groups.iter().map(row))
 }
 
-/// A group as a row of `ls`.
-fn row(line: &str) -> Vec<String> {
-    let (group, damaged) = (GroupStatus::parse(line), DamagedGroupStatus::parse(line).damaged);
+/// The headings of `ls`.
+pub(crate) const HEADINGS: &str =
+    "GROUP MEMBERS> WAITING> PROCESSING> COMPLETED> FAILED> DEAD> LOST> KEY TOPICS STATE";
+
+/// A group as a row of `ls`. A group in trouble has no other state.
+pub(crate) fn row(group: &GroupStatus, trouble: Option<&str>) -> Vec<String> {
     let GroupStatus { members, waiting, processing, completed, failed, dead_kept, lost, .. } =
-        group;
+        *group;
     // `dead-kept` are the present dead letters; `dead` counts retried ones too.
     let numbers = [members, waiting, processing, completed, failed, dead_kept, lost];
-    let word = |word: String| if word.is_empty() { "?".to_owned() } else { word };
-    let state = match (damaged, group.paused) {
-        (true, _) => "damaged",
-        (false, true) => "paused",
-        (false, false) => "ok",
-    };
-    let words = [word(group.settings.key), word(group.settings.topics.join(",")), state.to_owned()];
-    [vec![group.group], numbers.map(format_count).to_vec(), words.to_vec()].concat()
+    let word = |word: &str| if word.is_empty() { "?".to_owned() } else { word.to_owned() };
+    let state = trouble.unwrap_or(if group.paused { "paused" } else { "ok" });
+    let words =
+        [word(&group.settings.key), word(&group.settings.topics.join(",")), state.to_owned()];
+    [vec![group.group.clone()], numbers.map(format_count).to_vec(), words.to_vec()].concat()
 }
 
 /// Asks before an action that drops the waiting entries of a group, and runs it.
@@ -292,11 +296,12 @@ mod tests {
 
     #[test]
     fn a_group_is_a_row() {
-        let row = row(LINE);
-        assert_eq!(row[..4], ["crawlers", "2", "1,043", "7"]);
-        assert_eq!(row[6], "1", "retried entries are not dead");
-        assert_eq!(row[7..], ["3", "host", "new-url,more", "paused"]);
-        assert_eq!(super::row(&LINE.replace("paused=yes ", ""))[10], "ok");
+        let row = |line: &str| row(&GroupStatus::parse(line), None);
+        let shown = row(LINE);
+        assert_eq!(shown[..4], ["crawlers", "2", "1,043", "7"]);
+        assert_eq!(shown[6], "1", "retried entries are not dead");
+        assert_eq!(shown[7..], ["3", "host", "new-url,more", "paused"]);
+        assert_eq!(row(&LINE.replace("paused=yes ", ""))[10], "ok");
     }
 
     #[test]

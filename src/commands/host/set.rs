@@ -10,6 +10,7 @@ use crate::client::broker_message::flag_value_error;
 use crate::client::manage::{BrokerClient, json_line};
 use crate::commands::group::command;
 use crate::commands::group::tasks::duration;
+use crate::flags::parse_time;
 use crate::process::signals::stop_on_signal;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::Console;
@@ -169,10 +170,6 @@ fn check(name: &'static str, text: &str) -> Result<String, String> {
         .rule()
         .map_err(|error| flag_value_error(&error.text))?;
     Ok(text.to_owned())
-}
-
-fn parse_time(text: &str) -> Result<Timestamp, String> {
-    text.parse().map_err(|_| "expected a time such as 2026-12-01T00:00Z".to_owned())
 }
 
 /// The time from now as a value of `for=`.

@@ -199,7 +199,7 @@ pub(crate) async fn run(job: Job) -> Result<(), Failure> {
 }
 
 /// `JOB <action> <job> group=<group> <settings>`.
-fn command<'a>(
+pub(crate) fn command<'a>(
     action: JobAction<'a>,
     job: Option<&'a JobName>,
     group: &'a GroupName,
@@ -258,14 +258,18 @@ async fn ls(args: &LsArgs) -> Result<(), Failure> {
     let jobs = command(JobAction::Ls, None, &args.group.group, settings);
     let columns = Columns {
         object: |line: &str| named_object(line, "job").to_string(),
-        headings: "JOB PASS> STATE FOUND> PENDING> QUEUED> PROCESSING> COMPLETED> FAILED>",
+        headings: HEADINGS,
         row: |line: &str| row(&JobStatus::parse(line)),
     };
     print_listed(NAME, &jobs, &args.list, &args.output, columns).await
 }
 
+/// The headings of `ls`.
+pub(crate) const HEADINGS: &str =
+    "JOB PASS> STATE FOUND> PENDING> QUEUED> PROCESSING> COMPLETED> FAILED>";
+
 /// A job as a row of `ls`.
-fn row(job: &JobStatus) -> Vec<String> {
+pub(crate) fn row(job: &JobStatus) -> Vec<String> {
     let JobStatus { pending, queued, processing, counts, .. } = *job;
     let numbers = [counts.found, pending, queued, processing, counts.completed, counts.failed];
     let words = vec![job.job.clone(), job.pass.to_string(), job.state.to_string()];

@@ -165,23 +165,25 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         let lines = answer.more.iter().map(|line| named_object(line, "topic"));
         return lines.into_iter().try_for_each(|topic| console.line(&topic.to_string()));
     }
-    let headings = "TOPIC KEPT> NEXT> RATE/S> READERS> MEMORY> DISK> SYNC STATE";
-    print_table(&mut console, headings, answer.more.iter().map(|line| row(line)))
+    let rows = answer.more.iter().map(|line| row(&TopicStatus::parse(line)));
+    print_table(&mut console, HEADINGS, rows)
 }
 
+/// The headings of `ls`.
+pub(crate) const HEADINGS: &str = "TOPIC KEPT> NEXT> RATE/S> READERS> MEMORY> DISK> SYNC STATE";
+
 /// A topic as a row of `ls`.
-fn row(line: &str) -> Vec<String> {
-    let topic = TopicStatus::parse(line);
+pub(crate) fn row(topic: &TopicStatus) -> Vec<String> {
     let size = |bytes| if bytes == 0 { "-".to_owned() } else { format_bytes(bytes) };
     vec![
-        topic.topic,
+        topic.topic.clone(),
         format_count(topic.kept),
         format_count(topic.next.0),
         topic.rate.to_string(),
         format_count(topic.readers),
         size(topic.bytes),
         size(topic.log_bytes),
-        topic.sync,
+        topic.sync.clone(),
         topic.state.to_string(),
     ]
 }
@@ -245,7 +247,7 @@ mod tests {
     #[test]
     fn a_topic_is_a_row() {
         assert_eq!(
-            row(LINE),
+            row(&TopicStatus::parse(LINE)),
             ["new-url", "1,042", "1,043", "0.5", "3", "66 kB", "-", "always", "ok"]
         );
     }

@@ -3,6 +3,7 @@
 mod anonymous;
 mod audit;
 mod connection_floods;
+mod expiry;
 mod foreign_protocols;
 mod hardening;
 mod injection;

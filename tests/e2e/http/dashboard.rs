@@ -1,8 +1,11 @@
 //! The dashboard's page and files, as curl and other pages receive them.
 
+use serde_json::json;
+
 use crate::access::tokens::broker;
 use crate::support::http_client::{HttpClient, HttpResponse};
-use crate::support::process::Server;
+use crate::support::process::{Server, run_tidings};
+use crate::support::wait::wait_until;
 
 /// `Accept` of Chromium when it opens a page.
 const BROWSER: &str = "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,\
@@ -56,6 +59,45 @@ fn only_clients_that_prefer_html_get_the_page() {
         assert_eq!(page.header(name), Some(value), "{name}");
     }
     assert!(!page.body.contains("{{"), "{}", page.body);
+}
+
+#[test]
+fn a_client_learns_who_it_is_and_what_it_may_do() {
+    let (server, [alice, operator]) =
+        broker([("alice", &["monitor", "group:crawlers"]), ("operator", &["all"])], &[]);
+    let http = HttpClient::new(&server);
+    let me = |token: Option<&str>| {
+        let header = token.map(|token| format!("Authorization: Bearer {token}"));
+        get_with(&http, "/me", &header.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let nothing = json!({ "monitor": false, "admin": false, "all": false });
+    let everything = json!({ "monitor": true, "admin": true, "all": true });
+    let expect = |token, name: Option<&str>, can, permissions| {
+        let expected = json!({
+            "name": name, "known": name.is_some(), "way": "http", "can": can,
+            "permissions": permissions, "denied": [],
+        });
+        assert_eq!(me(token).json(), expected);
+    };
+    expect(None, None, &nothing, json!([]));
+    expect(Some(&operator), Some("operator"), &everything, json!(null));
+    let monitor = json!({ "monitor": true, "admin": false, "all": false });
+    expect(Some(&alice), Some("alice"), &monitor, json!(["monitor", "group:crawlers"]));
+    let flags = ["token", "set", "alice", "--allow", "sub:*", "--deny", "sub:news"];
+    run_tidings(server.folder.path(), &flags).expect_code(0);
+    wait_until("the new permissions", || {
+        (me(Some(&alice)).json()["denied"] == json!(["sub:news"])).then_some(())
+    });
+    run_tidings(server.folder.path(), &["token", "revoke", "alice", "--yes"]).expect_code(0);
+    wait_until("the revocation", || (me(Some(&alice)).status == 401).then_some(()));
+
+    let open = Server::start_broker();
+    let http = HttpClient::new(&open);
+    let expected = json!({
+        "name": null, "known": false, "way": "http", "can": everything, "permissions": null,
+        "denied": [],
+    });
+    assert_eq!(http.get("/me").json(), expected);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod browser;
 mod dashboard;
 pub(crate) mod disk_faults;
 mod history;
+mod live;
 pub(crate) mod openapi;
 mod requests;
 mod rules;

@@ -240,6 +240,7 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
         "/",
         "/health",
         "/ready",
+        "/me",
         "/stats",
         "/metrics",
         "/history",
@@ -249,6 +250,8 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
     ] {
         assert_eq!(http.get(path).status, 200, "{path}");
     }
+    let stream = http.request("GET", "/live?on=stats", &["--max-time", "1"]);
+    assert_eq!(stream.status, 200);
     // The default group does not exist before it is needed.
     assert_eq!(http.get("/jobs?group=none").status, 404);
     assert_eq!(http.get("/history?of=group:none").status, 404);
@@ -278,7 +281,8 @@ fn responses_behind_tokens(
     let all: BTreeSet<_> =
         expected.iter().map(|(method, template, _)| (method.clone(), path(template))).collect();
     let is_open = |path: &str| {
-        ["/", "/openapi.json", "/health", "/ready"].contains(&path) || path.starts_with("/hooks/")
+        ["/", "/openapi.json", "/health", "/ready", "/me"].contains(&path)
+            || path.starts_with("/hooks/")
     };
     let request = |method: &str, path: &str, token: Option<&str>| {
         let header = token.map(|token| format!("Authorization: Bearer {token}"));

@@ -13,5 +13,6 @@ mod operator;
 mod reload;
 mod status;
 mod systemd;
+mod top;
 mod up;
 mod usage;

@@ -1,6 +1,7 @@
 //! Groups, jobs, tasks and dead letters.
 
 mod changed_jobs;
+mod circuit;
 mod drain;
 mod failed_pages;
 mod group_commands;

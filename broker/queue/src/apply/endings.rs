@@ -4,7 +4,7 @@
 use tidings_protocol::{Outcome, UrlKey};
 
 use crate::Group;
-use crate::dead_letters::RETRY_NO;
+use crate::dead_letters::{DOWN, RETRY_NO};
 use crate::entry::{Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId};
 use crate::finished::{FinishedTask, TaskEnd};
 use crate::frontier::ActiveEntry;
@@ -82,14 +82,22 @@ impl Group {
         if let Some(url) = url {
             self.schedules.entry_ended(url.fingerprint(), id, None);
         }
-        if end == EndReason::Dead {
+        if let Some(reason) = self.dead_reason(&entry, end) {
             self.totals.dead += 1;
-            let reason = self.config.dead_reason(&entry).unwrap_or(RETRY_NO);
             // A retry of the new dead letter can repair the pass again.
             entry.admitted.job = job.or(repairs);
             let removed = Box::new(ActiveEntry { entry: entry.clone(), key, again_key: again });
             self.keep_finished(removed, TaskEnd::GivenUp(reason), now);
             self.dead_letters.push(entry, reason, &self.config);
+        }
+    }
+
+    /// Returns why an entry that ends is a dead letter, if it is one.
+    fn dead_reason(&self, entry: &Entry, end: EndReason) -> Option<&'static str> {
+        match end {
+            EndReason::Dead => Some(self.config.dead_reason(entry).unwrap_or(RETRY_NO)),
+            EndReason::Down => Some(DOWN),
+            _ => None,
         }
     }
 
@@ -223,9 +231,11 @@ impl Group {
             self.jobs.begin_repair(pass);
         }
         self.frontier.insert(entry, &mut self.jobs);
+        // An operator expects an answer of its host.
+        let key = self.frontier.get(id).key;
+        self.frontier.close_circuit(key);
         if let Some(pass) = pass {
             self.jobs.cancel_completion(pass.number);
-            let key = self.frontier.get(id).key;
             self.change_job_entry(pass.number, key, EntryChange::Readmitted(id), now);
         }
         self.enqueue(id, now);

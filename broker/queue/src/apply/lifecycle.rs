@@ -6,12 +6,13 @@ use tidings_protocol::MemberId;
 
 use crate::Group;
 use crate::entry::{Admission, Entry, EntryId, JobNumber, Lease, PassId, RecordedRest};
+use crate::frontier::circuit::RequestEnd;
 use crate::frontier::dormant::{DormantAdmission, DormantEntries};
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::keys::KeyId;
 use crate::frontier::runs::PackedLane;
 use crate::frontier::{ActiveEntry, lane_of};
-use crate::jobs::EntryChange;
+use crate::jobs::{EntryChange, Job};
 use crate::leases::LeaseEnd;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
@@ -155,7 +156,7 @@ impl Group {
         now: Moment,
     ) {
         let gate = if over {
-            self.end_request(id, rest, true, now)
+            self.end_request(id, rest, RequestEnd::Unknown, now)
         } else {
             self.frontier.apply_rest(id, rest, now)
         };
@@ -166,8 +167,11 @@ impl Group {
     }
 
     pub(crate) fn apply_loss(&mut self, id: EntryId, now: Moment) {
-        let rests = !mutants::is(Mutant::NoRestAfterLoss);
-        let gate = self.end_request(id, RecordedRest::default(), rests, now);
+        let end = match RequestEnd::Unknown {
+            _ if mutants::is(Mutant::NoRestAfterLoss) => RequestEnd::NotMade,
+            end => end,
+        };
+        let gate = self.end_request(id, RecordedRest::default(), end, now);
         self.end_lease(id, now);
         self.leases.count_end(id, LeaseEnd::Lost);
         self.frontier.count_loss(id, now);
@@ -195,14 +199,22 @@ impl Group {
         reason: Option<Box<str>>,
         now: Moment,
     ) {
-        let was_made = !matches!(back, NextStep::Uncounted { .. });
-        let gate = self.end_request(id, rest, was_made, now);
+        let end = match back {
+            NextStep::Uncounted { .. } => RequestEnd::NotMade,
+            NextStep::Unanswered { .. } => RequestEnd::Unanswered,
+            NextStep::Retry { .. } | NextStep::Again(_) | NextStep::Render => RequestEnd::Answered,
+        };
+        let gate = self.end_request(id, rest, end, now);
         self.end_lease(id, now);
         self.frontier.clear_again(id);
         match back {
             NextStep::Retry { due } => {
                 self.leases.count_end(id, LeaseEnd::Failed);
-                self.frontier.count_failure(id, *due, reason);
+                self.frontier.note_failure(id, *due, reason, true);
+            }
+            NextStep::Unanswered { due, counts } => {
+                self.leases.count_end(id, LeaseEnd::Failed);
+                self.frontier.note_failure(id, *due, reason, *counts);
             }
             NextStep::Uncounted { due } => self.frontier.set_due(id, *due),
             NextStep::Render => self.frontier.require_render(id, now),
@@ -235,10 +247,10 @@ impl Group {
         &mut self,
         id: EntryId,
         rest: RecordedRest,
-        made: bool,
+        end: RequestEnd,
         now: Moment,
     ) -> KeyId {
-        self.frontier.end_request(id, rest, made, now, &self.config)
+        self.frontier.end_request(id, rest, end, now, &self.config)
     }
 
     /// Tells a job what happens to its entry behind this key. Then its budgets may allow other
@@ -251,10 +263,15 @@ impl Group {
         now: Moment,
     ) {
         let name = self.frontier.keys()[key].name();
+        let was_pinned_out = self.jobs.find(number).is_some_and(Job::is_pinned_out);
         if let Some(job) = self.jobs.change_entry(number, name, change) {
             self.frontier.block(number, job.is_blocked());
+            let refreshes_all = job.is_pinned_out() != was_pinned_out;
             if job.limits_hosts() {
                 self.refresh(key, now);
+            }
+            if refreshes_all {
+                self.refresh_keys_of(number, now);
             }
         }
     }

@@ -10,6 +10,7 @@ use tidings_protocol::{Outcome, UrlKey};
 
 use crate::Group;
 use crate::entry::{Admission, Entry, JobNumber, Lease};
+use crate::frontier::circuit::RequestEnd;
 use crate::frontier::lane::Lane;
 use crate::jobs::HostEntry;
 use crate::moment::Moment;
@@ -54,6 +55,9 @@ impl Group {
                 if self.config != **config && !mutants::is(Mutant::IgnoresSettings) {
                     self.config = (**config).clone();
                     for key in self.frontier.keys().ids() {
+                        if !self.config.circuit {
+                            self.frontier.close_circuit(key);
+                        }
                         self.refresh(key, now);
                     }
                 }
@@ -76,7 +80,7 @@ impl Group {
                 if let Some(job) = job {
                     self.jobs.count_no_room(job.number, *no_room);
                 }
-                self.end_request(*entry, *rest, reached_host(*outcome), now);
+                self.end_request(*entry, *rest, end_with(*outcome), now);
                 self.finish_entry(*entry, *outcome, now);
             }
             Decision::Returned { entry, next_step: back, rest, reason } => {
@@ -214,10 +218,11 @@ impl Group {
     }
 
     /// Refreshes the keys of a job, after the job started or stopped taking turns.
-    fn refresh_keys_of(&mut self, number: JobNumber, now: Moment) {
+    pub(crate) fn refresh_keys_of(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else { return };
-        let mut keys: BTreeSet<_> =
-            job.waiting.iter().map(|id| self.frontier.get(*id).key).collect();
+        // An entry that ends with this decision may be gone already; its key is refreshed anyway.
+        let waiting = job.waiting.iter().filter_map(|id| self.frontier.find(*id));
+        let mut keys: BTreeSet<_> = waiting.map(|live| live.key).collect();
         keys.extend(self.frontier.dormant().keys_of(Lane::Job(number)));
         for key in keys {
             self.refresh(key, now);
@@ -318,8 +323,11 @@ impl Group {
     }
 }
 
-/// Reports whether the outcome implies a request to the host. A URL that a rule excluded cost the
-/// host nothing, so its key need not rest (T4 of PROTOCOL.md).
-fn reached_host(outcome: Outcome) -> bool {
-    !matches!(outcome, Outcome::Robots | Outcome::Scope | Outcome::Trap)
+/// How the request of a task ended with an outcome. A URL that a rule excluded cost the host
+/// nothing, so its key need not rest (T4 of PROTOCOL.md).
+fn end_with(outcome: Outcome) -> RequestEnd {
+    match outcome {
+        Outcome::Robots | Outcome::Scope | Outcome::Trap => RequestEnd::NotMade,
+        Outcome::Done | Outcome::Redirect | Outcome::Failed => RequestEnd::Answered,
+    }
 }

@@ -185,7 +185,9 @@ impl Group {
         if admitted.redirect {
             let _ = write!(payload, " kind=redirect hops={}", admitted.hops);
         }
-        if admitted.url_key.is_some() && entry.failures + 1 >= self.config.max_attempts {
+        let is_last = admitted.url_key.is_some() && entry.failures + 1 >= self.config.max_attempts;
+        // While its host is down, no failure counts.
+        if is_last && !self.frontier.is_down(admitted.id) {
             payload.push_str(" last=yes");
         }
         if let Some(again) = &entry.again {

@@ -7,6 +7,7 @@ use tidings_protocol::{KeyRest, Outcome, PAGE_READY_TOPIC};
 
 use super::prefetch::PREFETCH_BATCH;
 use crate::Group;
+use crate::dead_letters::DOWN;
 use crate::entry::{Admission, Demand, EndReason, Entry, EntryId, RecordedRest};
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::CLOCK_GRAIN_MS;
@@ -86,7 +87,7 @@ impl Group {
                     members.choose(queue.last_member(), Demand { suspect, render })
                 }
             };
-            if let Some(end) = self.end_before_release(id) {
+            if let Some(end) = self.end_before_release(key, id) {
                 self.end_unreleased(id, end, now);
                 ended += 1;
                 if ended < ENDED_MAX {
@@ -119,9 +120,12 @@ impl Group {
 
     /// Returns why an entry that is next must end and not be released. Its text is in memory. The
     /// only place that decides this.
-    fn end_before_release(&self, id: EntryId) -> Option<EndReason> {
+    fn end_before_release(&self, key: KeyId, id: EntryId) -> Option<EndReason> {
         if self.may_never_be_requested(id) {
             return Some(EndReason::Blocked);
+        }
+        if self.frontier.keys()[key].gives_up(id) {
+            return Some(EndReason::Down);
         }
         if self.must_leave_job(id) {
             return Some(EndReason::Budget);
@@ -132,6 +136,9 @@ impl Group {
     /// Ends an entry in place of its release. Nothing was requested for it, so its key does not
     /// rest.
     fn end_unreleased(&mut self, id: EntryId, end: EndReason, now: Moment) {
+        if end == EndReason::Down {
+            return self.give_up(id, (end, DOWN), None, now);
+        }
         let entry = self.unreleased(id);
         let job = entry.admitted.job;
         // One that was also announced continues without its job.

@@ -11,7 +11,7 @@ use tidings_protocol::{
 
 use super::admit::dead_letter_text;
 use crate::dead_letters::RETRY_NO;
-use crate::entry::{AgainRequest, EndReason, Entry, EntryId};
+use crate::entry::{AgainRequest, EndReason, Entry, EntryId, PassId};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::{Decision, NextStep};
@@ -103,11 +103,11 @@ impl Group {
         let capped = |ms: u64| ms.min(self.config.not_before_ms_max);
         let is_final = back == RetryMode::Never;
         let back = match back {
-            RetryMode::Never => NextStep::Retry { due: now },
+            RetryMode::Never => self.failed_step(id, report, now),
             RetryMode::Counted { after_ms } => {
                 let chance = self.frontier.random();
                 let backoff_ms = self.config.backoff_after(failures + 1, chance);
-                NextStep::Retry { due: now + after_ms.map_or(backoff_ms, capped) }
+                self.failed_step(id, report, now + after_ms.map_or(backoff_ms, capped))
             }
             RetryMode::Uncounted { after_ms } => {
                 NextStep::Uncounted { due: now + after_ms.map_or(0, capped) }
@@ -129,6 +129,16 @@ impl Group {
         self.unpin_untakeable(requester.member, now);
         self.give_up_if_exhausted(id, (report, is_final), now);
         Ok(task.to_string().into())
+    }
+
+    /// Returns how an entry continues after a failed attempt.
+    fn failed_step(&self, id: EntryId, report: Option<&TaskReport>, due: Moment) -> NextStep {
+        if !self.config.circuit || !report.is_some_and(TaskReport::is_unanswered) {
+            return NextStep::Retry { due };
+        }
+        // While the host is down, that is not the fault of the page.
+        let counts = !self.frontier.is_down(id) || mutants::is(Mutant::CountsWhileDown);
+        NextStep::Unanswered { due, counts }
     }
 
     /// A task is returned to be rendered once at most, and not against the word of its URL or job.
@@ -175,22 +185,43 @@ impl Group {
         now: Moment,
     ) {
         let entry = &self.frontier.get(id).entry;
-        let job = entry.admitted.job;
-        if mutants::is(Mutant::DropsLostAnnounced) && job.is_none() && entry.losses > 0 {
+        if mutants::is(Mutant::DropsLostAnnounced)
+            && entry.admitted.job.is_none()
+            && entry.losses > 0
+        {
             return self.commit(Decision::Ended { entries: vec![id], end: EndReason::Purged }, now);
         }
         let reason = self.config.dead_reason(entry).or(is_final.then_some(RETRY_NO));
         if let Some(reason) = reason {
-            let letter = self.dead_letter_payload(entry, reason);
-            let event = self.page_event(entry, Outcome::Failed, report, (Some(reason), 2));
-            self.commit(Decision::Ended { entries: vec![id], end: EndReason::Dead }, now);
-            self.publish(DEAD_LETTER_TOPIC, letter);
-            if let Some(event) = event {
-                self.publish(PAGE_READY_TOPIC, event);
-            }
-        } else {
-            self.end_if_blocked(id, now);
+            return self.give_up(id, (EndReason::Dead, reason), report, now);
         }
+        let job = entry.admitted.job;
+        self.end_if_blocked(id, now);
+        self.settle_job_of(job, now);
+    }
+
+    /// Makes an entry that no member holds a dead letter. `report` is that of the last attempt.
+    pub(crate) fn give_up(
+        &mut self,
+        id: EntryId,
+        (end, reason): (EndReason, &str),
+        report: Option<&TaskReport>,
+        now: Moment,
+    ) {
+        let (letter, event, job) = {
+            let entry = self.unreleased(id);
+            let event = self.page_event(&entry, Outcome::Failed, report, (Some(reason), 2));
+            (self.dead_letter_payload(&entry, reason), event, entry.admitted.job)
+        };
+        self.commit(Decision::Ended { entries: vec![id], end }, now);
+        self.publish(DEAD_LETTER_TOPIC, letter);
+        if let Some(event) = event {
+            self.publish(PAGE_READY_TOPIC, event);
+        }
+        self.settle_job_of(job, now);
+    }
+
+    fn settle_job_of(&mut self, job: Option<PassId>, now: Moment) {
         if let Some(job) = job {
             self.settle_job(job.number, now);
         }

@@ -61,7 +61,7 @@ impl Frontier {
         let lane = lane_of(&live.entry.admitted);
         let render = live.entry.admitted.needs_render();
         self.ready[usize::from(render)].served(lane);
-        self.keys[gate].mark_released(lane, lease.member);
+        self.keys[gate].mark_released(id, lane, lease.member, lease.began_at);
         live
     }
 
@@ -113,10 +113,16 @@ impl Frontier {
         entry.admitted.due = now;
     }
 
-    /// Counts a failed attempt.
-    pub(crate) fn count_failure(&mut self, id: EntryId, due: Moment, reason: Option<Box<str>>) {
+    /// Notes a failed attempt, and counts it if `counts`.
+    pub(crate) fn note_failure(
+        &mut self,
+        id: EntryId,
+        due: Moment,
+        reason: Option<Box<str>>,
+        counts: bool,
+    ) {
         let entry = self.entry_mut(id);
-        entry.failures += 1;
+        entry.failures += u32::from(counts);
         entry.last_reason = reason;
         entry.again_count = 0;
         entry.admitted.due = due;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tidings_protocol::MemberId;
 
+use super::circuit::Circuit;
 use super::lane::Lane;
 use super::rules::KeyRule;
 use super::runs::{DormantRuns, PackedLane};
@@ -64,10 +65,12 @@ pub(crate) enum RestCause {
     Pace,
     /// A single rest that a worker requested.
     NotBefore,
+    /// The host does not answer.
+    Down,
 }
 
 /// What a key remembers of earlier requests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct KeyHistory {
     /// When the last request ended.
     ended_at: Option<Moment>,
@@ -79,7 +82,19 @@ struct KeyHistory {
     last_lane: Option<Lane>,
     /// The job that was served last; the following one is next.
     last_job: JobNumber,
+    /// `None` while the host answers. Boxed, because most do.
+    circuit: Option<Box<Circuit>>,
 }
+
+/// A key that was never requested.
+static NO_HISTORY: KeyHistory = KeyHistory {
+    ended_at: None,
+    pace: None,
+    last_member: None,
+    last_lane: None,
+    last_job: 0,
+    circuit: None,
+};
 
 /// The state of a key without its entries, as a snapshot contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,8 +206,8 @@ impl KeyQueue {
         self.timer
     }
 
-    fn history(&self) -> KeyHistory {
-        self.history.as_deref().copied().unwrap_or_default()
+    fn history(&self) -> &KeyHistory {
+        self.history.as_deref().unwrap_or(&NO_HISTORY)
     }
 
     fn history_mut(&mut self) -> &mut KeyHistory {
@@ -201,14 +216,14 @@ impl KeyQueue {
 
     /// Returns the state to remember; `None` if the key was never requested.
     pub(crate) fn state(&self) -> Option<KeyState> {
-        let KeyHistory { ended_at, pace, last_member, last_lane, last_job } = self.history();
+        let KeyHistory { ended_at, pace, last_member, last_lane, last_job, .. } = *self.history();
         let free_at = self.free_at;
         let is_known = self.history.is_some() || free_at > Moment(0);
         is_known.then_some(KeyState { free_at, ended_at, pace, last_member, last_lane, last_job })
     }
 
     /// Restores a remembered state. It does not say what decided about the rest, which follows from
-    /// its length, and from the delay of the key.
+    /// its length, and from the delay of the key. The circuit was restored before.
     pub(crate) fn restore(&mut self, state: KeyState, delay_ms: u64) {
         let KeyState { free_at, ended_at, pace, last_member, last_lane, last_job } = state;
         self.free_at = free_at;
@@ -219,8 +234,19 @@ impl KeyQueue {
             _ if ended_at.is_none() || is_rest(delay_ms) => RestCause::Delay,
             _ => RestCause::NotBefore,
         };
-        let past = KeyHistory { ended_at, pace, last_member, last_lane, last_job };
-        self.history = (past != KeyHistory::default()).then(|| Box::new(past));
+        let circuit = self.history.take().and_then(|past| past.circuit);
+        let past = KeyHistory { ended_at, pace, last_member, last_lane, last_job, circuit };
+        self.history = (past != NO_HISTORY).then(|| Box::new(past));
+    }
+
+    /// Returns what it remembers of requests without an answer.
+    pub(crate) fn circuit(&self) -> Option<&Circuit> {
+        self.history().circuit.as_deref()
+    }
+
+    /// Restores what it remembers of requests without an answer.
+    pub(crate) fn restore_circuit(&mut self, circuit: Circuit) {
+        self.history_mut().circuit = Some(circuit.into());
     }
 
     /// Counts an active entry that refers to this key.
@@ -336,9 +362,18 @@ impl KeyQueue {
     }
 
     /// Notes that an entry of this lane was released to a member.
-    pub(crate) fn mark_released(&mut self, lane: Lane, member: MemberId) {
+    pub(crate) fn mark_released(
+        &mut self,
+        entry: EntryId,
+        lane: Lane,
+        member: MemberId,
+        now: Moment,
+    ) {
         self.in_flight += 1;
         let past = self.history_mut();
+        if let Some(circuit) = &mut past.circuit {
+            circuit.released(entry, now);
+        }
         past.last_member = Some(member);
         past.last_lane = Some(lane);
         if let Lane::Job(job) = lane {
@@ -366,8 +401,32 @@ impl KeyQueue {
             }
             return;
         }
-        self.history_mut().ended_at = Some(now);
+        let past = self.history_mut();
+        past.ended_at = Some(now);
+        if let Some(circuit) = &mut past.circuit {
+            circuit.rests_from = now;
+        }
         self.rest_for(delay_ms, self.pace_at(now));
+    }
+
+    /// The host has answered, or is not watched any more.
+    pub(crate) fn close_circuit(&mut self) {
+        if let Some(past) = &mut self.history {
+            past.circuit = None;
+        }
+    }
+
+    /// The request of an entry got no answer from the host.
+    pub(crate) fn unanswered(&mut self, entry: EntryId, newest: EntryId, now: Moment) {
+        let circuit = self.history_mut().circuit.get_or_insert_default();
+        circuit.unanswered(entry, newest, now);
+    }
+
+    /// The task of an entry ended without a request.
+    pub(crate) fn not_requested(&mut self, entry: EntryId, now: Moment) {
+        if let Some(circuit) = self.history.as_mut().and_then(|past| past.circuit.as_mut()) {
+            circuit.not_requested(entry, now);
+        }
     }
 
     /// Rests for the delay of the group, or for that of a worker if it is longer.
@@ -432,6 +491,22 @@ impl KeyQueue {
             && self.free_at <= now
     }
 
+    /// Reports whether an entry may be offered at `now` as far as the circuit decides it: its host is
+    /// not down, or may be tried, or is given up, so that the entry ends.
+    pub(crate) fn circuit_lets_pass(&self, entry: EntryId, now: Moment) -> bool {
+        self.next_try().is_none_or(|at| at <= now) || self.gives_up(entry)
+    }
+
+    /// Reports whether the host is down and given up, with this entry.
+    pub(crate) fn gives_up(&self, entry: EntryId) -> bool {
+        self.circuit().is_some_and(|circuit| entry <= circuit.given_up)
+    }
+
+    /// Returns the earliest next try, if the host is down.
+    pub(crate) fn next_try(&self) -> Option<Moment> {
+        self.circuit().and_then(Circuit::next_try)
+    }
+
     /// Returns the number of requests in flight.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.into()
@@ -439,7 +514,8 @@ impl KeyQueue {
 
     /// Returns what decided about [`free_at`](Self::free_at).
     pub(crate) fn rest_cause(&self) -> RestCause {
-        self.rest_cause
+        let is_down = self.next_try().is_some_and(|at| at > self.free_at);
+        if is_down { RestCause::Down } else { self.rest_cause }
     }
 
     /// Returns when the last request ended, if that is known.
@@ -449,7 +525,7 @@ impl KeyQueue {
 
     /// Returns the earliest start of the next request, as far as rests decide it.
     pub(crate) fn free_at(&self) -> Moment {
-        self.free_at
+        self.next_try().map_or(self.free_at, |at| at.max(self.free_at))
     }
 
     /// Returns the member that served it last.
@@ -485,15 +561,23 @@ impl KeyQueue {
         queued.sum::<usize>() + self.dormant.len()
     }
 
-    /// Returns when the group must refresh this key, if time alone changes something.
-    pub(crate) fn wake_at(&self) -> Option<Moment> {
-        if self.has_waiting() { Some(self.free_at) } else { self.forgettable_at() }
+    /// Returns when the group must refresh this key, if time alone changes something. What a host
+    /// that is given up keeps waiting ends before its next try.
+    pub(crate) fn wake_at(&self, now: Moment) -> Option<Moment> {
+        match self.has_waiting() {
+            true if self.free_at > now => Some(self.free_at),
+            true => Some(self.free_at()),
+            false => self.forgettable_at(),
+        }
     }
 
     /// Returns when the key can be removed; `None` while it is in use.
     pub(crate) fn forgettable_at(&self) -> Option<Moment> {
         let idle = self.references == 0 && self.in_flight == 0 && !self.has_waiting();
-        idle.then(|| self.history().pace.map_or(self.free_at, |(_, until)| until.max(self.free_at)))
+        let past = self.history();
+        let pace_until = past.pace.map(|(_, until)| until);
+        let circuit_until = past.circuit.as_ref().map(|circuit| circuit.forgettable_at());
+        idle.then(|| pace_until.into_iter().chain(circuit_until).fold(self.free_at, Moment::max))
     }
 
     fn queued(&self, render: bool) -> Option<&ActiveQueue> {

@@ -12,6 +12,7 @@
 //! turn ([`Turns`]), and [`Members`], because they decide which key can be served. It knows neither
 //! records, topics nor schedules.
 
+pub(crate) mod circuit;
 pub(crate) mod dormant;
 mod entry_changes;
 pub(crate) mod entry_text;
@@ -32,6 +33,7 @@ mod url_index;
 use hashbrown::HashMap;
 use tidings_protocol::UrlKey;
 
+use self::circuit::{Circuit, RequestEnd};
 use self::dormant::{DormantAdmission, DormantEntries};
 use self::entry_text::{DormantRef, WantedText};
 use self::key_queue::{KeyState, NextEntry};
@@ -202,6 +204,11 @@ impl Frontier {
     /// Returns an entry that is active.
     pub(crate) fn get(&self, id: EntryId) -> &ActiveEntry {
         &self.active[&id]
+    }
+
+    /// Reports whether the host of an active entry's next (or current) request is down.
+    pub(crate) fn is_down(&self, id: EntryId) -> bool {
+        self.keys[self.get(id).gate()].next_try().is_some()
     }
 
     /// Returns all active entries, in no order.
@@ -467,6 +474,17 @@ impl Frontier {
         key
     }
 
+    /// Restores what a key of a snapshot remembers of requests without an answer.
+    pub(crate) fn restore_circuit(&mut self, name: &Key, circuit: Circuit) {
+        let key = self.keys.intern(name);
+        self.keys[key].restore_circuit(circuit);
+    }
+
+    /// Requests of a key without an answer do not count any more. The caller refreshes the key.
+    pub(crate) fn close_circuit(&mut self, key: KeyId) {
+        self.keys[key].close_circuit();
+    }
+
     /// A restored task is in flight with a request that has not ended.
     pub(crate) fn restore_in_flight(&mut self, id: EntryId) {
         let gate = self.active[&id].gate();
@@ -487,14 +505,14 @@ impl Frontier {
         gate
     }
 
-    /// Ends the request of a task at its key, which rests if a request was `made`. If the worker
-    /// had already reported the end of the request, only the requested rest is applied. Returns the
+    /// Ends the request of a task at its key, which rests if one was made. If the worker had
+    /// already reported the end of the request, only the requested rest is applied. Returns the
     /// key, which the caller must refresh.
     pub(crate) fn end_request(
         &mut self,
         id: EntryId,
         rest: RecordedRest,
-        made: bool,
+        end: RequestEnd,
         now: Moment,
         config: &GroupConfig,
     ) -> KeyId {
@@ -502,13 +520,19 @@ impl Frontier {
         let gate = live.gate();
         let over = live.entry.lease().is_some_and(|lease| lease.request_over);
         let queue = &mut self.keys[gate];
-        match (over, made) {
+        match (over, end) {
             (true, _) => queue.apply_rest(now, rest),
-            (false, true) => queue.request_ended(now, queue.delay_ms(config), rest),
-            (false, false) => {
+            (false, RequestEnd::NotMade) => {
                 queue.request_not_made();
                 queue.apply_rest(now, rest);
+                queue.not_requested(id, now);
             }
+            (false, _) => queue.request_ended(now, queue.delay_ms(config), rest),
+        }
+        match end {
+            RequestEnd::Answered => queue.close_circuit(),
+            RequestEnd::Unanswered => queue.unanswered(id, self.last_entry_id, now),
+            RequestEnd::NotMade | RequestEnd::Unknown => {}
         }
         gate
     }

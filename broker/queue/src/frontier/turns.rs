@@ -26,8 +26,9 @@ impl Frontier {
     pub(crate) fn refresh(&mut self, key: KeyId, turns: &Turns<'_>) {
         let Some(queue) = self.keys.get_mut(key) else { return };
         let is_forgettable = queue.forgettable_at().is_some_and(|at| at <= turns.now);
-        let wake_at =
-            queue.wake_at().filter(|at| *at > turns.now && !mutants::is(Mutant::NeverWakes));
+        let wake_at = queue
+            .wake_at(turns.now)
+            .filter(|at| *at > turns.now && !mutants::is(Mutant::NeverWakes));
         if queue.timer != wake_at {
             if let Some(at) = std::mem::replace(&mut queue.timer, wake_at) {
                 self.wakes.cancel(at, Wake::Key(key));
@@ -77,7 +78,8 @@ impl Frontier {
             && !self.loading(render).contains(key)
             && queue.is_free(turns.now, turns.parallel);
         let next = if is_free { next_entry(queue, render, turns.jobs) } else { None };
-        next.map(|next| self.ready_class(next))
+        next.filter(|next| queue.circuit_lets_pass(next.entry, turns.now))
+            .map(|next| self.ready_class(next))
     }
 
     /// Reports whether the next entry of a key only waits for a member's credit, or for its text,

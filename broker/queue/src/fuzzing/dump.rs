@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::{MemberId, Seq, TopicName};
 
 use crate::entry::{Entry, EntryId, EntryState, JobNumber, PassId};
+use crate::frontier::circuit::Circuit;
 use crate::frontier::key_queue::KeyState;
 use crate::frontier::rules::KeyRule;
 use crate::frontier::{Wake, next_entry};
@@ -64,9 +65,16 @@ pub(crate) fn difference(left: &Group, right: &Group) -> Option<String> {
 /// Snapshot parts, entries that are not final, held entries, pinned entries.
 type JobDump = (Vec<SnapshotItem>, u64, u64, u64);
 
-/// State, requests in flight, waiting entries, next entries, timer, and rule.
-type KeyDump =
-    (Option<KeyState>, u32, usize, [Option<EntryId>; 2], Option<Moment>, Option<KeyRule>);
+/// State, circuit, requests in flight, waiting entries, next entries, timer, and rule.
+type KeyDump = (
+    Option<KeyState>,
+    Option<Circuit>,
+    u32,
+    usize,
+    [Option<EntryId>; 2],
+    Option<Moment>,
+    Option<KeyRule>,
+);
 
 fn dump(group: &Group) -> GroupDump {
     let live = group.frontier.active().map(|live| {
@@ -94,8 +102,9 @@ fn dump(group: &Group) -> GroupDump {
         let queue = &group.frontier.keys()[id];
         let next = [false, true]
             .map(|render| next_entry(queue, render, &group.jobs).map(|next| next.entry));
+        let (state, circuit) = (queue.state(), queue.circuit().copied());
         let (timer, rule) = (queue.timer(), queue.rule().cloned());
-        let key = (queue.state(), queue.in_flight(), queue.waiting(), next, timer, rule);
+        let key = (state, circuit, queue.in_flight(), queue.waiting(), next, timer, rule);
         (queue.name().to_string(), key)
     });
     let jobs = group.jobs.iter().map(|job| {

@@ -27,7 +27,7 @@ pub(super) fn count_outcome(counts: &mut PassCounts, outcome: Outcome) {
 
 pub(super) fn count_end(counts: &mut PassCounts, end: EndReason) {
     let counter = match end {
-        EndReason::Dead => &mut counts.failed,
+        EndReason::Dead | EndReason::Down => &mut counts.failed,
         EndReason::Budget => &mut counts.budget,
         EndReason::Cancelled | EndReason::Purged => &mut counts.cancelled,
         EndReason::Scope => &mut counts.scope,

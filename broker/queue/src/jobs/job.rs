@@ -388,11 +388,18 @@ impl Job {
         self.settings.hold && !mutants::is(Mutant::IgnoresJobHold)
     }
 
-    /// Whether an entry of the job may be the next one of this key. This ignores the budget of the
-    /// whole job: entries in flight soon return their part of that, whereas the budget of a key may
-    /// stay used up.
+    /// Whether entries that are pinned have the rest of the budget.
+    pub fn is_pinned_out(&self) -> bool {
+        let used = self.counts.completed + self.pinned;
+        !self.is_exhausted() && self.settings.pages_max.is_some_and(|max| used >= max)
+    }
+
+    /// Whether an entry of the job may be the next one of this key. Entries in flight soon return
+    /// their part of the budget of the whole job, so they are ignored; entries that are pinned may
+    /// wait for a key that rests for hours, and the budget of a key may stay used up.
     pub fn may_release_on(&self, key: &str) -> bool {
-        !self.paused && !self.awaits_seeds() && !self.hosts.is_blocked(key)
+        let is_out = self.hosts.is_blocked(key) || self.is_pinned_out();
+        !self.paused && !self.awaits_seeds() && !is_out
     }
 
     /// Whether each key has its own budget.

@@ -191,7 +191,7 @@ impl Group {
             | WaitReason::NoCredit
             | WaitReason::NoRenderMember
             | WaitReason::NoRenderCredit => format!("queued because={reason}"),
-            WaitReason::Delay | WaitReason::Pace | WaitReason::NotBefore => {
+            WaitReason::Delay | WaitReason::Pace | WaitReason::NotBefore | WaitReason::Down => {
                 let free_in = time_until(self.frontier.keys()[key].free_at(), now);
                 format!("pending because={reason} free-in={free_in}")
             }
@@ -225,6 +225,7 @@ impl Group {
                 RestCause::Delay => WaitReason::Delay,
                 RestCause::Pace => WaitReason::Pace,
                 RestCause::NotBefore => WaitReason::NotBefore,
+                RestCause::Down => WaitReason::Down,
             }
         } else if !queue.has_waiting() {
             WaitReason::Free

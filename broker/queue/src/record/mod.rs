@@ -341,6 +341,14 @@ pub enum NextStep {
         /// Earliest next release.
         due: Moment,
     },
+    /// A request got no answer from the host, and is retried later.
+    Unanswered {
+        /// Earliest next release.
+        due: Moment,
+        /// Whether it counts as an attempt. Recorded, because the state of the key is not known
+        /// between the beginning of a snapshot and its [`Key`](SnapshotItem::Key).
+        counts: bool,
+    },
     /// No request was made.
     Uncounted {
         /// Earliest next release.

@@ -11,6 +11,7 @@ use tidings_protocol::{MemberId, Seq, TopicName};
 
 use super::Decision;
 use crate::entry::{Admission, Entry, EntryState, JobNumber, Key, PassId};
+use crate::frontier::circuit::Circuit;
 use crate::frontier::dormant::DormantEntries;
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::KeyState;
@@ -118,6 +119,13 @@ pub enum SnapshotItem {
         key: Key,
         /// Its rest, and the order of turns.
         state: KeyState,
+    },
+    /// What a key remembers of requests without an answer, before the [`Key`](Self::Key).
+    Circuit {
+        /// The key.
+        key: Key,
+        /// Its circuit.
+        circuit: Circuit,
     },
     /// An active entry, waiting or held.
     Entry(Box<Entry>),
@@ -346,7 +354,12 @@ impl Group {
             if let Some(queue) = queue
                 && let Some(state) = queue.state()
             {
-                keep(SnapshotItem::Key { key: queue.name().clone(), state });
+                let key = || queue.name().clone();
+                // First, because it decides when the key may be removed.
+                if let Some(circuit) = queue.circuit() {
+                    keep(SnapshotItem::Circuit { key: key(), circuit: *circuit });
+                }
+                keep(SnapshotItem::Key { key: key(), state });
             }
         }
         if left == 0 {
@@ -421,6 +434,7 @@ impl Group {
                 let key = self.frontier.restore_key(key, *state, &self.config);
                 self.refresh(key, now);
             }
+            SnapshotItem::Circuit { key, circuit } => self.frontier.restore_circuit(key, *circuit),
             SnapshotItem::Entry(entry) => self.restore_entry(entry, now),
             SnapshotItem::Repair { pass, entry } => {
                 self.restore_entry(&Entry { repairs: Some(*pass), ..(**entry).clone() }, now);

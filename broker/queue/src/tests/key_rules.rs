@@ -26,7 +26,7 @@ impl Bench {
     }
 
     /// `GROUP rule`
-    fn rule(&mut self, key: &str, settings: &[(&str, &str)]) {
+    pub(super) fn rule(&mut self, key: &str, settings: &[(&str, &str)]) {
         self.manage(GroupAction::Rule, &[&[("key", key)], settings].concat());
     }
 
@@ -34,7 +34,7 @@ impl Bench {
         self.rule(key, &[("block", "yes")]);
     }
 
-    fn unrule(&mut self, key: &str) {
+    pub(super) fn unrule(&mut self, key: &str) {
         self.manage(GroupAction::Unrule, &[("key", key)]);
     }
 

@@ -2,6 +2,7 @@
 //! whole runs with workers that stall, disappear, or answer late and twice.
 
 pub(crate) mod bench;
+mod circuit;
 mod delays;
 mod drain;
 mod explain;

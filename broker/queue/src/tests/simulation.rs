@@ -36,6 +36,7 @@ const ALL_FAULTS: WorldOptions = WorldOptions {
     rules: true,
     steers: true,
     render: true,
+    outages: true,
     paging: Some(TINY),
     traced: false,
 };
@@ -60,6 +61,7 @@ fn every_promise_holds_under_faults() {
     assert!(faults >= FAULTS_MIN, "each run has too few faults: {faults}");
     assert!(sum.rules >= 10 * run_count, "few rules: {sum:?}");
     assert!(sum.crashes >= 2 * run_count && sum.clock_jumps >= 2 * run_count, "{sum:?}");
+    assert!(sum.outages >= run_count, "{sum:?}");
     assert!(
         sum.rendered_outside >= run_count,
         "few entries that need a browser are dormant: {sum:?}"
@@ -95,6 +97,7 @@ fn seeds_that_once_failed_hold() {
             rules: false,
             steers: false,
             render: false,
+            outages: false,
             paging: None,
             ..ALL_FAULTS
         };
@@ -104,7 +107,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 44] = [
+const MUTANTS: [(Mutant, Promise); 48] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -112,6 +115,10 @@ const MUTANTS: [(Mutant, Promise); 44] = [
     (Mutant::ShortPace, Promise::DelayKept),
     (Mutant::IgnoresSettings, Promise::DelayKept),
     (Mutant::NoRestAfterLoss, Promise::DelayKept),
+    (Mutant::TriesTooOften, Promise::DownRests),
+    (Mutant::CountsWhileDown, Promise::OutageLosesNothing),
+    (Mutant::GivesUpEarly, Promise::OutageLosesNothing),
+    (Mutant::NeverGivesUp, Promise::AllFinishes),
     (Mutant::DropsLostAnnounced, Promise::NoTaskLost),
     (Mutant::OverCredit, Promise::CreditKept),
     (Mutant::FeedsDrained, Promise::DrainKept),

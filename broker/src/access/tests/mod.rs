@@ -172,6 +172,37 @@ fn a_replaced_token_no_longer_logs_in() {
     assert!(access.renew(&pass).is_none(), "another principal has the token now");
 }
 
+// PROTOCOL: S18
+#[test]
+fn an_expired_principal_is_as_one_that_was_revoked() {
+    let she = || known("she", "hers", PermissionSet::all());
+    let he = known("he", "his", PermissionSet::all());
+    let access = broker(Some(vec![she().expiring(Some(5_000)), he]));
+    let log_in = |secret| access.log_in(Transport::Line, &token(secret), None, Moment(0));
+    let mut changes = access.changes();
+    assert!(access.set_time(4_999).is_empty());
+    let (hers, his) = (log_in("hers").unwrap(), log_in("his").unwrap());
+    assert!(access.renew(&hers).is_some() && !changes.has_changed().unwrap());
+
+    assert_eq!(access.set_time(5_000), ["she".into()]);
+    assert!(changes.has_changed().unwrap());
+    changes.mark_unchanged();
+    assert!(access.set_time(6_000).is_empty() && !changes.has_changed().unwrap());
+    assert!(access.renew(&hers).is_none() && log_in("hers").is_err());
+    assert!(access.renew(&his).is_some() && log_in("his").is_ok());
+
+    // A later expiry is a change; without one the token is valid again.
+    let replaced = access.replace_principals(vec![she().expiring(Some(7_000))]);
+    assert_eq!(replaced, [("he".into(), "revoked"), ("she".into(), "changed")]);
+    assert!(log_in("hers").is_ok());
+    assert_eq!(access.set_time(9_000), ["she".into()]);
+    access.replace_principals(vec![she()]);
+    assert!(log_in("hers").is_ok());
+    // The broker with expired principals only is not open.
+    access.replace_principals(vec![she().expiring(Some(8_000))]);
+    assert!(log_in("hers").is_err() && !access.is_open());
+}
+
 #[test]
 fn a_million_wrong_tokens_are_rejected() {
     let right = new_token();

@@ -2,6 +2,7 @@
 //! topics and groups it is a connection like any other.
 
 use std::future::poll_fn;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
@@ -20,7 +21,7 @@ use crate::groups::{Caller, GroupRequest};
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
 use crate::net::listener::AdmittedConnection;
 use crate::quota::{Quantity, Usage};
-use crate::remote::RemoteInfo;
+use crate::remote::{PeerAddr, RemoteInfo};
 
 /// The client of an HTTP connection. Its requests are handled one at a time.
 #[derive(Debug)]
@@ -59,6 +60,17 @@ impl ConnectedClient {
             is_verified: AtomicBool::new(false),
             usage: Mutex::new(usage),
         }
+    }
+
+    /// The broker itself as a client. It is no connection, so it is neither counted nor limited.
+    pub(super) fn internal(shared: Arc<Shared>, command_timeout: Duration) -> Self {
+        let (conn, mailbox) = shared.registry.internal();
+        let admitted = AdmittedConnection { conn, mailbox, usage: None };
+        let remote = RemoteInfo::unencrypted(PeerAddr::Tcp((Ipv4Addr::LOCALHOST, 0).into()));
+        let identity = shared.access.internal(Transport::Http);
+        let client = Self::new(shared, admitted, remote, command_timeout);
+        *client.identity.lock() = identity;
+        client
     }
 
     /// Sets the identity of the client for the request that begins. Fails with [`Code::Limit`] if
@@ -230,7 +242,11 @@ impl ConnectedClient {
         self.wait_until_denied(|identity| identity.check_action(action)).await;
     }
 
-    async fn wait_until_denied(&self, check: impl Fn(&Identity) -> Result<(), ProtocolError>) {
+    /// Waits until `check` fails with the permissions of the client.
+    pub(super) async fn wait_until_denied(
+        &self,
+        check: impl Fn(&Identity) -> Result<(), ProtocolError>,
+    ) {
         let mut changes = self.shared.access.changes();
         let identity = self.current_identity();
         let renew = || self.shared.access.renew(&identity);

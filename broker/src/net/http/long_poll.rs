@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, HttpBody};
@@ -36,9 +35,6 @@ const PAGE_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of events that one response searches; the filter may match none of them.
 const SCAN_BYTES_MAX: usize = 16 << 20;
-
-/// Bytes of a response for which one permit of `page_memory` stands.
-pub(super) const PAGE_PERMIT_BYTES: usize = 1 << 10;
 
 /// Responds at once if there is an event or a missing seq from `from` on; otherwise when there is
 /// one, or after `wait`.
@@ -77,10 +73,7 @@ pub(super) async fn read(request: NamedRequest<TopicName>) -> HttpResult<Respons
         () = poll_fn(|cx| page.poll_disk(cx)) => {}
     }
     let text = format!("{}\n", page.into_json());
-    let permits = u32::try_from(text.len().div_ceil(PAGE_PERMIT_BYTES)).unwrap_or(u32::MAX);
-    // The write timeout closes clients that do not read, so permits always become free.
-    let permit = Arc::clone(&http.page_memory).acquire_many_owned(permits).await;
-    let permit = permit.expect("the semaphore is never closed");
+    let permit = http.reserve_page(text.len()).await;
     let mut response =
         Response::new(Body::new(BudgetedBody { text: Some(text.into()), _permit: permit }));
     response.headers_mut().insert(header::CONTENT_TYPE, JSON);

@@ -44,6 +44,7 @@ const GROUP_SETTINGS: &ObjectSchema = &[
     ("max-losses", FieldType::Number),
     ("backoff", FieldType::Text),
     ("page-ready", FieldType::Text),
+    ("circuit", FieldType::Text),
 ];
 
 const RULE_SETTINGS: &ObjectSchema = &[

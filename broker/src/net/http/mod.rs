@@ -9,7 +9,7 @@
 //!  manage        command of the line protocol ─▶ reply as JSON     client, manage, jobs,
 //!                                                                  json_fields, json_objects
 //!  webhook       signed body ─▶ URLs ─▶ topic ─▶ durable ─▶ 200    hooks
-//!  dashboard     page and files                                    dashboard
+//!  dashboard     page and files; states, sampled once a second     dashboard
 //!  other paths   request ─▶ handler in this process ─▶ response    embedded_handlers
 //! ```
 //!
@@ -43,22 +43,23 @@ mod topic_cursor;
 mod write_timeout;
 
 use std::future::Future;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::http::{Method, StatusCode, Uri};
 use axum::routing::{get, post, put};
+use axum::{Extension, Router};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tidings_protocol::{Code, Command, GroupAction, JobAction, ProtocolError};
-use tokio::sync::Semaphore;
+use tidings_protocol::{Command, GroupAction, JobAction, ProtocolError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use self::client::ConnectedClient;
 pub use self::config::{HTTP_PORT, HttpConfig};
 use self::dashboard::Dashboard;
+use self::dashboard::live::Live;
 pub use self::embedded_handlers::{
     ClassifyFuture, CountersFuture, EmbeddedHandler, HandlerFuture, HandlerReply, RequestClass,
     is_forwarded,
@@ -66,14 +67,15 @@ pub use self::embedded_handlers::{
 use self::error::ErrorResponse;
 use self::hooks::Hooks;
 use self::idempotency::IdempotencyKeys;
+use self::manage::ClientExtension;
 use self::request_input::BodyReceiver;
 pub(crate) use self::server::serve;
 use self::sse_buffers::SseBuffers;
 use super::Shared;
-use crate::access::Transport;
 use crate::figures::History;
-use crate::net::listener::AdmittedConnection;
-use crate::remote::{PeerAddr, RemoteInfo};
+
+/// Bytes of a response for which one permit of `page_memory` stands.
+const PAGE_PERMIT_BYTES: usize = 1 << 10;
 
 /// State that all requests share.
 #[derive(Debug)]
@@ -84,7 +86,7 @@ pub(crate) struct HttpState {
     /// Receives bodies of webhooks and embedded handlers. Their senders are verified afterwards.
     unverified_bodies: BodyReceiver,
     /// Memory for pages of events that are being sent, in permits of
-    /// [`long_poll::PAGE_PERMIT_BYTES`].
+    /// [`PAGE_PERMIT_BYTES`].
     page_memory: Arc<Semaphore>,
     idempotency_keys: IdempotencyKeys,
     sse_buffers: SseBuffers,
@@ -110,7 +112,7 @@ impl HttpState {
             bodies: BodyReceiver::new(Arc::clone(&config)),
             unverified_bodies: BodyReceiver::unverified(Arc::clone(&config)),
             page_memory: Arc::new(Semaphore::new(
-                config.pages_bytes_max.div_ceil(long_poll::PAGE_PERMIT_BYTES),
+                config.pages_bytes_max.div_ceil(PAGE_PERMIT_BYTES),
             )),
             config,
             idempotency_keys: IdempotencyKeys::default(),
@@ -121,38 +123,42 @@ impl HttpState {
         }
     }
 
+    /// Waits for memory of a page of this length. A longer one than all memory gets all of it.
+    async fn reserve_page(&self, bytes: usize) -> OwnedSemaphorePermit {
+        let permits = bytes.min(self.config.pages_bytes_max).div_ceil(PAGE_PERMIT_BYTES);
+        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+        // The write timeout closes clients that do not read, so permits always become free.
+        let permit = Arc::clone(&self.page_memory).acquire_many_owned(permits).await;
+        permit.expect("the semaphore is never closed")
+    }
+
     /// Replaces the webhooks and their common limit of events for all later requests.
     pub(crate) fn reload(&self, config: &HttpConfig) {
         self.hooks.replace(config.hooks.clone(), config.hook_events_per_minute);
     }
 }
 
-/// Runs a command of the line protocol on a connection of its own. Fails with [`Code::Idle`]
-/// after `command_timeout`.
+/// Runs a command of the line protocol as the broker itself. Fails with
+/// [`Code::Idle`](tidings_protocol::Code::Idle) after `command_timeout`.
 pub(crate) async fn run_command(
     shared: &Arc<Shared>,
     command: &Command<'_>,
     command_timeout: Duration,
 ) -> Result<(), ProtocolError> {
-    let (conn, mailbox) = shared.registry.register(Transport::Http).ok_or_else(|| {
-        ProtocolError::new(Code::Limit, "the limit of connections is reached; try again later")
-    })?;
-    let admitted = AdmittedConnection { conn, mailbox, usage: None };
-    let remote = RemoteInfo::unencrypted(PeerAddr::Tcp((Ipv4Addr::LOCALHOST, 0).into()));
-    let client = ConnectedClient::new(Arc::clone(shared), admitted, remote, command_timeout);
-    client.set_identity(shared.access.internal(Transport::Http))?;
+    let client = ConnectedClient::internal(Arc::clone(shared), command_timeout);
     client.run(command).await.map(drop)
 }
 
 /// All routes. `openapi.json` describes those of the broker; embedded handlers describe their own.
-fn router(http: &Arc<HttpState>) -> Router {
-    let router = Router::new()
+fn router(http: &Arc<HttpState>, tasks: &TaskTracker) -> Router {
+    let readable = Router::new()
         .route("/", get(system::index))
         .route("/dashboard/{*path}", get(dashboard::file))
         .route("/openapi.json", get(system::openapi))
         .route("/health", get(system::health))
         .route("/ready", get(system::ready))
         .route("/stats", get(system::stats))
+        .route("/me", get(system::me))
         .route("/metrics", get(system::metrics))
         .route("/history", get(history::history))
         .route("/topics", get(manage::topics))
@@ -193,9 +199,14 @@ fn router(http: &Arc<HttpState>) -> Router {
         .route("/jobs/{job}/resume", jobs::change(JobAction::Resume))
         .route("/explain", get(manage::explain))
         .route("/hooks/{hook}", post(hooks::receive))
-        .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
         .with_state(Arc::clone(http));
+    let live = Arc::new(Live::new(Arc::clone(http), readable.clone(), tasks.clone()));
+    let stream =
+        async move |Extension(client): ClientExtension, uri: Uri| live.stream(client, &uri);
+    let router = readable
+        .route("/live", get(stream))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed);
     embedded_handlers::add_routes(router, http)
 }
 

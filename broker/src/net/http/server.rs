@@ -54,7 +54,7 @@ pub(crate) fn serve(
     let http = Arc::new(HttpState::new(shared, config, stop.clone()));
     tasks.spawn(run_sampler(Arc::clone(&http), stop));
     let state = Arc::clone(&http);
-    let router = router(&http);
+    let router = router(&http, tasks);
     let connections = tasks.clone();
     spawn_accept_loop(listener, listening, tasks, move |stream, peer| {
         // At a limit the connection is closed without a response, before any request.

@@ -33,10 +33,10 @@ const FRAME_BYTES: usize = 64 << 10;
 const SCAN_BYTES_MAX: usize = 1 << 20;
 
 /// The beginning of every stream: the client reconnects after 1,000 ms.
-const RETRY_FIELD: Bytes = Bytes::from_static(b"retry: 1000\n");
+pub(super) const RETRY_FIELD: Bytes = Bytes::from_static(b"retry: 1000\n");
 
 /// A comment, which is not an event.
-const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b":\n\n");
+pub(super) const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 /// Begins after `Last-Event-ID`, else at `from`, else with new events.
 pub(super) async fn stream(request: NamedRequest<TopicName>) -> HttpResult<Response> {
@@ -61,13 +61,20 @@ pub(super) async fn stream(request: NamedRequest<TopicName>) -> HttpResult<Respo
         topic,
         _subscription_quota: subscription,
     };
+    Ok(event_stream(body))
+}
+
+/// The response with a stream of events.
+pub(super) fn event_stream(
+    body: impl HttpBody<Data = Bytes, Error = Infallible> + Send + 'static,
+) -> Response {
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Otherwise nginx buffers the events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    response
 }
 
 async fn stopped_or_revoked(

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use tidings_metrics::{Exposition, Format};
 
 use super::HttpState;
-use super::client::ConnectedClient;
 use super::dashboard::prefers_html;
 use super::embedded_handlers::EmbeddedHandler;
 use super::error::{HttpResult, bad_request};
 use super::json_objects::{JSON, JsonResponse};
+use super::manage::{ClientExtension, JsonResult};
 use super::request_input::QueryParams;
-use crate::access::Action;
+use crate::access::{Action, Permission};
 use crate::figures::{BROKER, TOPICS};
 use crate::topic::Health;
 
@@ -65,7 +65,7 @@ pub(super) fn openapi_with(handlers: &[Arc<dyn EmbeddedHandler>]) -> Bytes {
 }
 
 /// `GET /health`: any response means that the broker is alive.
-pub(super) async fn health(uri: Uri) -> HttpResult<JsonResponse> {
+pub(super) async fn health(uri: Uri) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
     Ok(JsonResponse(json!({ "status": "ok" })))
 }
@@ -74,7 +74,7 @@ pub(super) async fn health(uri: Uri) -> HttpResult<JsonResponse> {
 /// broker see the names of the topics that do not.
 pub(super) async fn ready(
     State(http): State<Arc<HttpState>>,
-    Extension(client): Extension<Arc<ConnectedClient>>,
+    Extension(client): ClientExtension,
     uri: Uri,
 ) -> HttpResult<Response> {
     QueryParams::parse(&uri, &[])?;
@@ -100,9 +100,9 @@ pub(super) async fn ready(
 /// `GET /stats`: counters since the start, and those of embedded handlers.
 pub(super) async fn stats(
     State(http): State<Arc<HttpState>>,
-    Extension(client): Extension<Arc<ConnectedClient>>,
+    Extension(client): ClientExtension,
     uri: Uri,
-) -> HttpResult<JsonResponse> {
+) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
     client.check_action(Action::Monitor)?;
     let mut counts = http.shared.snapshot().json();
@@ -117,10 +117,31 @@ pub(super) async fn stats(
     Ok(JsonResponse(counts.into()))
 }
 
+/// `GET /me`: as whom the broker knows the client, and what the client may do.
+pub(super) async fn me(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
+    QueryParams::parse(&uri, &[])?;
+    let identity = client.current_identity();
+    let permissions = identity.permissions();
+    let may_do_all = permissions.is_unlimited();
+    let listed = |list: &[Permission]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+    Ok(JsonResponse(json!({
+        "name": identity.is_known().then(|| identity.name()),
+        "known": identity.is_known(),
+        "way": identity.transport().as_str(),
+        "can": {
+            "monitor": permissions.allows(Action::Monitor),
+            "admin": permissions.allows(Action::Admin),
+            "all": may_do_all,
+        },
+        "permissions": (!may_do_all).then(|| listed(permissions.allowed())),
+        "denied": listed(permissions.denied()),
+    })))
+}
+
 /// `GET /metrics`: all figures in a text format of Prometheus.
 pub(super) async fn metrics(
     State(http): State<Arc<HttpState>>,
-    Extension(client): Extension<Arc<ConnectedClient>>,
+    Extension(client): ClientExtension,
     uri: Uri,
     headers: HeaderMap,
 ) -> HttpResult<Response> {

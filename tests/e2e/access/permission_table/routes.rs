@@ -27,6 +27,10 @@ const ROUTES: &[Route] = &[
     Route("GET", "/openapi.json", "", "", ""),
     Route("GET", "/health", "", "", ""),
     Route("GET", "/ready", "", "", ""),
+    Route("GET", "/me", "", "", ""),
+    Route("GET", "/live", "?on=stats", "", READ),
+    Route("GET", "/live", "?on=keys:docs-1", "", "monitor|admin group:docs-1|monitor|admin"),
+    Route("GET", "/live", "?on=stats,job:docs-1", "", "monitor|admin job:docs-1|monitor|admin"),
     Route("GET", "/stats", "", "", READ),
     Route("GET", "/metrics", "", "", READ),
     Route("GET", "/history", "", "", READ),
@@ -121,6 +125,13 @@ struct TableRequest {
     case: Option<String>,
 }
 
+impl TableRequest {
+    /// Whether the response has no end.
+    fn is_stream(&self) -> bool {
+        self.path.contains("/events") || self.path.starts_with("/live")
+    }
+}
+
 /// All requests: with `creating` those that create or delete something, without it the others.
 fn table_requests(label: &str, creating: bool) -> Vec<TableRequest> {
     let mut all = Vec::new();
@@ -138,7 +149,7 @@ fn table_requests(label: &str, creating: bool) -> Vec<TableRequest> {
         let creates =
             matches!(*method, "PUT" | "DELETE") || (*method, *template) == ("POST", "/jobs");
         if creates == creating {
-            if *method == "GET" && !request.path.contains("/events") {
+            if *method == "GET" && !request.is_stream() {
                 all.push(TableRequest { method: "HEAD", ..request.clone() });
             }
             all.push(request);
@@ -194,13 +205,13 @@ impl<'a> RequestSender<'a> {
         // rejection.
         for _ in 0..2 {
             self.wire.send(&head);
-            let is_bare = *method == "HEAD" || path.contains("/events");
+            let is_bare = *method == "HEAD" || request.is_stream();
             let status = if is_bare {
                 self.wire.read_head().map(|(status, _)| status)
             } else {
                 self.wire.read_response().map(|(status, _)| status)
             };
-            if status.is_none() || path.contains("/events") {
+            if status.is_none() || request.is_stream() {
                 self.wire = self.fixture.connect_http(self.principal, self.network);
             }
             if let Some(status) = status {

@@ -93,7 +93,17 @@ impl Origin {
         site: Site,
         override_response: impl Fn(&Hit) -> Option<OriginResponse> + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        Self::serve_at(0, site, override_response)
+    }
+
+    /// Like `serve_with`, on this port.
+    #[track_caller]
+    pub(crate) fn serve_at(
+        port: u16,
+        site: Site,
+        override_response: impl Fn(&Hit) -> Option<OriginResponse> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap();
         // A crawler may connect to all hosts at once; with a full queue it would retry a second
         // later.
         SockRef::from(&listener).listen(BACKLOG).unwrap();

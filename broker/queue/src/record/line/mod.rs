@@ -15,6 +15,7 @@ use super::snapshot::SnapshotItem;
 use super::{Decision, EndReason, EventEffect, GroupRecord, NextStep, RecordedRest};
 use crate::config::GroupConfig;
 use crate::entry::{Admission, AgainRequest, Entry, EntryState, Lease, PassId};
+use crate::frontier::circuit::Circuit;
 use crate::frontier::key_queue::KeyState;
 use crate::frontier::rules::{KeyRule, RuleHistory};
 use crate::jobs::{Job, JobState, SettingsChanges};
@@ -99,6 +100,7 @@ variants!(SnapshotItem {
     "pages" => Pages { number, key, completed },
     "seen" => Seen { pass, fingerprints },
     "key" => Key { key, state },
+    "unanswered" => Circuit { key, circuit },
     "entry" => Entry(entry),
     "repair" => Repair { pass, entry },
     "parked" => Dormant(entries),
@@ -122,6 +124,7 @@ variants!(EventEffect {
 
 variants!(NextStep {
     "retry" => Retry { due },
+    "unanswered" => Unanswered { due, counts },
     "uncounted" => Uncounted { due },
     "again" => Again(request),
     "render" => Render,
@@ -134,6 +137,7 @@ variants!(WallClockTarget {
 
 variants!(EndReason {
     "dead" => Dead,
+    "down" => Down,
     "budget" => Budget,
     "cancelled" => Cancelled,
     "purged" => Purged,
@@ -178,6 +182,7 @@ structs! {
     RuleHistory { last_number, lifted, reboot_at, last_at_reboot }
     SettingsChanges { count, opened }
     AgainRequest { url, key, member }
+    Circuit { unanswered, rests_from, tried, given_up }
     KeyState {
         free_at,
         ended_at,

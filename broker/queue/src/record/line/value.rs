@@ -187,7 +187,7 @@ macro_rules! wrapped_numbers {
     } })*};
 }
 
-numbers!(i16, i64, u32, u64, u128, usize);
+numbers!(u8, i16, i64, u32, u64, u128, usize);
 texts!(Box<str>, Arc<str>, Key, String);
 names!(TopicName, JobName);
 wrapped_numbers!(Moment, Seq, UrlKey);

@@ -1,6 +1,8 @@
 //! Commands sent to the broker, with their senders.
 
-use tidings_protocol::{KeyRest, MemberId, Outcome, RetryMode, TaskAction, TaskId, TaskReply};
+use tidings_protocol::{
+    KeyRest, MemberId, Outcome, RetryMode, TaskAction, TaskId, TaskReply, TaskReport,
+};
 
 use super::pass_check::Narrowing;
 use super::task::ReceivedTask;
@@ -20,6 +22,10 @@ pub(super) enum WorkerCommand {
         back: RetryMode,
         hold: KeyRest,
     },
+    /// The host did not answer, with this word for it.
+    Unanswered {
+        word: &'static str,
+    },
     Touch {
         over: bool,
         hold: KeyRest,
@@ -37,6 +43,8 @@ impl WorkerCommand {
 pub(super) enum CommandOrigin {
     Nothing,
     Purge,
+    /// Retries all dead letters.
+    Retry,
     /// Sets another delay.
     Delay(u64),
     Delete {
@@ -102,16 +110,22 @@ pub(super) fn input_of(
     command: &WorkerCommand,
 ) -> Input {
     let task = received.id.clone();
+    let mut report = None;
     let (action, rest, links) = match command.clone() {
         WorkerCommand::Ack { outcome, hold, links } => {
             (TaskAction::Ack(outcome), hold, staged(&received.url, outcome, links))
         }
         WorkerCommand::Nack { back, hold } => (TaskAction::Nack(back), hold, Vec::new()),
+        WorkerCommand::Unanswered { word } => {
+            report = TaskReport::of_reason(Some(word.to_owned()));
+            let back = RetryMode::Counted { after_ms: None };
+            (TaskAction::Nack(back), KeyRest::default(), Vec::new())
+        }
         WorkerCommand::Touch { over, hold } => {
             (TaskAction::Touch { request_ended: over }, hold, Vec::new())
         }
     };
-    let reply = TaskReply { task, action, rest, report: None };
+    let reply = TaskReply { task, action, rest, report };
     Input::Reply { requester, reply: WorkerReply { reply, links, over_limit: 0 } }
 }
 

@@ -88,6 +88,7 @@ fn simulate_order(
 ) {
     let nature = WorldOptions {
         render: false,
+        outages: false,
         clock_jumps: false,
         reboots: true,
         low_entries_max: None,

@@ -6,10 +6,12 @@ use tidings_protocol::{MemberId, TaskId};
 
 use super::announcement_check::AnnouncementCheck;
 use super::host_check::HostCheck;
+use super::outages::OutageCheck;
 use super::pass_check::PassCheck;
 use super::promises::{CheckResult, Promise, between};
 use super::task::ReceivedTask;
 use super::{DELAY_MS, LEASE_MS};
+use crate::entry::EntryId;
 use crate::moment::Moment;
 use crate::tests::site::{HOSTS, LONELY_HOSTS, host_number, host_of, may_need_render, page};
 
@@ -32,6 +34,8 @@ pub(super) struct FairnessCheck {
     passed_over: BTreeMap<(u64, Lane), u32>,
     /// Pages that were released before. They may rest or be suspects, so their turn is not checked.
     away: BTreeSet<(Lane, String)>,
+    /// Pages of entries with a next request at another host, which may rest for long.
+    elsewhere: BTreeMap<EntryId, String>,
     leases: BTreeMap<TaskId, Lease>,
     /// Hosts that are free, and since when.
     idle_since: BTreeMap<u64, Moment>,
@@ -110,6 +114,13 @@ impl FairnessCheck {
         }
     }
 
+    /// The next request for a page is for another URL.
+    pub(super) fn goes_elsewhere(&mut self, received: &ReceivedTask, next: &str) {
+        if host_of(&received.url) != host_of(next) {
+            self.elsewhere.insert(received.id.entry, received.url.clone());
+        }
+    }
+
     /// A queue no longer waits for a page.
     pub(super) fn stop_waiting(&mut self, lane: Lane, url: &str) {
         self.away.insert((lane, url.to_owned()));
@@ -133,6 +144,7 @@ impl FairnessCheck {
         looks: &AnnouncementCheck,
         passes: &PassCheck,
     ) -> CheckResult {
+        self.elsewhere.remove(&received.id.entry);
         if received.is_next_request() {
             return Ok(());
         }
@@ -174,7 +186,10 @@ impl FairnessCheck {
     fn has_announced(&self, host: u64, looks: &AnnouncementCheck, render: bool) -> bool {
         let owed = looks.owed().filter(|url| host_number(url) == host);
         let mut owed = owed.filter(|url| render || !may_need_render(url));
-        owed.any(|url| !self.away.contains(&(None, url.to_owned())))
+        owed.any(|url| {
+            !self.away.contains(&(None, url.to_owned()))
+                && !self.elsewhere.values().any(|page| page == url)
+        })
     }
 
     /// Must be called regularly. `could`: a worker has credit, and the group is running;
@@ -183,7 +198,7 @@ impl FairnessCheck {
         &mut self,
         now: Moment,
         (could, could_render): (bool, bool),
-        hosts: &HostCheck,
+        (hosts, outages): (&HostCheck, &OutageCheck),
         looks: &AnnouncementCheck,
     ) -> CheckResult {
         self.leases.retain(|_, lease| lease.until + DELAY_MS + 1 >= now);
@@ -193,6 +208,7 @@ impl FairnessCheck {
             let idle = could
                 && held < hosts.parallel_of(&name, now) as usize
                 && hosts.welcomes(&name, now)
+                && !outages.may_rest(&name, now)
                 && self.has_announced(host, looks, could_render);
             if !idle {
                 self.idle_since.remove(&host);

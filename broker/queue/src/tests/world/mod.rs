@@ -11,13 +11,14 @@
 //! | [`broker`] | crashes at any write, is paused, runs out of disk space, has a slow disk |
 //! | [`disk`] | loses or tears data that was not synced |
 //! | [`machine`] | reboots; its wall clock is set by up to years, and back |
+//! | [`outages`] | hosts do not answer for a while, or for ever |
 //! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay, drains workers, sets rules |
 //! | [`steering`] | narrows jobs that run, and changes their limits |
 //!
 //! The promises that must hold nevertheless are in [`promises`]. Each has one checker:
 //! [`host_check`], [`announcement_check`], [`pass_check`], [`fairness_check`], [`due_check`],
-//! [`priority_check`], [`drain_check`]. The checkers use only what hosts, workers and readers of
-//! the topics observe. The first broken promise ends the run.
+//! [`priority_check`], [`drain_check`], [`outages`]. The checkers use only what hosts, workers and
+//! readers of the topics observe. The first broken promise ends the run.
 
 mod announcement_check;
 mod broker;
@@ -28,9 +29,11 @@ mod due_check;
 mod event_orders;
 mod fairness_check;
 mod fetch_request;
+mod finish;
 mod host_check;
 mod machine;
 mod operator;
+mod outages;
 mod outcome_check;
 mod output_queue;
 mod pass_check;
@@ -58,12 +61,13 @@ use self::due_check::DueCheck;
 use self::fairness_check::FairnessCheck;
 use self::host_check::HostCheck;
 use self::machine::Machine;
+use self::outages::OutageCheck;
 use self::outcome_check::OutcomeCheck;
 use self::pass_check::PassCheck;
 use self::priority_check::PriorityCheck;
 pub(super) use self::promises::{BrokenPromise, CheckResult, Promise};
 pub(super) use self::run_totals::RunTotals;
-use self::worker::{CREDIT_MAX, Worker};
+use self::worker::Worker;
 use super::site::{HOSTS, LONELY_HOSTS, PAGES, page, render_of};
 use crate::config::GroupConfig;
 use crate::decide::prefetch::PREFETCH_BATCH;
@@ -82,9 +86,6 @@ const WAITER_CONN: ConnId = ConnId(u64::MAX);
 const RELEASES: u64 = 1_100;
 /// Pages of a host that are announced repeatedly while jobs wait for all of them.
 const HAMMERED_PAGES: u64 = PAGES / 2;
-/// Once the faults have ended, everything must be done within this time.
-const END_MS_MAX: u64 = 30 * 60_000;
-
 /// A scheduled event of the world.
 enum WorldEvent {
     /// A random action.
@@ -137,6 +138,9 @@ enum WorldEvent {
     Publishes {
         payload: String,
     },
+    OutageEnds {
+        host: String,
+    },
     /// The first pages of a host are announced repeatedly until then.
     Hammers {
         host: u64,
@@ -165,6 +169,8 @@ pub(super) struct WorldOptions {
     pub(super) steers: bool,
     /// Whether some pages need a browser.
     pub(super) render: bool,
+    /// Whether some hosts do not answer for a while, or for ever.
+    pub(super) outages: bool,
     /// How texts are paged, if they are.
     pub(super) paging: Option<Paging>,
     /// Whether events are recorded.
@@ -203,6 +209,7 @@ pub(super) struct World {
     fairness_check: FairnessCheck,
     priority_check: PriorityCheck,
     drain_check: DrainCheck,
+    outages: OutageCheck,
     outcome_check: OutcomeCheck,
     workers: Vec<Worker>,
     agenda: BTreeMap<(Moment, u64), WorldEvent>,
@@ -286,6 +293,7 @@ impl World {
             fairness_check: FairnessCheck::default(),
             priority_check: PriorityCheck::default(),
             drain_check: DrainCheck::default(),
+            outages: OutageCheck::new(seed, attempts.parse().expect("it is a number")),
             outcome_check: OutcomeCheck::default(),
             workers: members.map(Worker::new).collect(),
             agenda: BTreeMap::new(),
@@ -326,55 +334,6 @@ impl World {
         self.schedule(0, WorldEvent::Step);
         self.advance(HOUR_MS)?;
         self.finish_everything()
-    }
-
-    /// Ends all faults, after which the group must finish everything by itself.
-    fn finish_everything(&mut self) -> CheckResult {
-        self.is_faulty = false;
-        let until = self.now + END_MS_MAX;
-        // Absent workers come back first.
-        self.advance(3 * LEASE_MS + 60_000)?;
-        self.resume_everything()?;
-        self.set_delay(DELAY_MS)?;
-        self.remove_rules()?;
-        for worker in 0..self.workers.len() {
-            self.drain(worker, false)?;
-            self.join(worker, CREDIT_MAX, Some(CREDIT_MAX))?;
-        }
-        self.finish_schedules()?;
-        while self.now < until && !(self.is_idle() && self.passes.are_done()) {
-            self.consume_events()?;
-            self.advance(DELAY_MS)?;
-        }
-        // The last records are on their way to the disk.
-        self.advance(DELAY_MS)?;
-        let (group, passes) = (&self.broker.group, &self.passes);
-        Promise::AllFinishes.holds(group.is_idle(), || {
-            format!(
-                "left: {:?}, {} dormant",
-                group.frontier.active_ids(),
-                group.frontier.dormant().len()
-            )
-        })?;
-        let open = passes.names(false);
-        Promise::AllFinishes.holds(open.is_empty(), || format!("never done: {open:?}"))?;
-        for job in group.jobs.iter() {
-            passes.check_counts(job.name.as_ref(), &group.job_status(job).to_string())?;
-        }
-        self.announcement_check.check_end()?;
-        self.outcome_check.check_end()?;
-        let no_waiters = passes.iter().all(|(_, pass)| pass.waits == 0);
-        Promise::DoneOnce
-            .holds(no_waiters, || "a client still waits for a job that is done".to_owned())?;
-        let same = self.job_names.iter().eq(group.job_names().collect::<BTreeSet<_>>());
-        Promise::DoneOnce.holds(same, || format!("other groups know of {:?}", self.job_names))
-    }
-
-    fn is_idle(&self) -> bool {
-        let publishes = |it: &WorldEvent| matches!(it, WorldEvent::Publishes { .. });
-        self.broker.group.is_idle()
-            && self.unconsumed.is_empty()
-            && !self.agenda.values().any(publishes)
     }
 
     /// Advances the time, with all events in it, in order.
@@ -432,6 +391,10 @@ impl World {
                 self.publish(&payload);
                 Ok(())
             }
+            WorldEvent::OutageEnds { host } => {
+                self.end_outage(&host);
+                Ok(())
+            }
             WorldEvent::Hammers { host, until } => {
                 let url = page(host, self.rng.u64(..HAMMERED_PAGES));
                 self.announce(url);
@@ -454,8 +417,11 @@ impl World {
         self.totals.count_rendered_outside(&self.broker.group);
         let runs = !self.is_paused && matches!(self.broker.state, BrokerState::Running);
         let could = [false, true].map(|render| runs && self.any_has_credit(render));
-        let (now, hosts) = (self.now, &self.hosts);
+        let (now, hosts) = (self.now, (&self.hosts, &self.outages));
         self.fairness_check.check_idle(now, could.into(), hosts, &self.announcement_check)?;
+        if self.nature.outages {
+            self.perhaps_begin_outage();
+        }
         if self.totals.releases * HOUR_MS < RELEASES * self.now.0 {
             self.add_work()?;
         }

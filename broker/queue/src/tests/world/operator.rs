@@ -18,11 +18,12 @@ use crate::{ConnId, Input, JobOperation, Operation, Requester};
 const OPERATOR: ConnId = ConnId(0);
 /// Most unfinished jobs at a time.
 pub(super) const JOBS_MAX: usize = 8;
+/// Every event is durable on its topic within this time.
+pub(super) const PUBLISHED_MS_MAX: u64 = 3_000;
 
 impl World {
-    /// Tells the checkers what to expect from an input once it is handled; `moment` is on the
-    /// broker's clock.
-    pub(super) fn expect(&mut self, input: &Input, moment: Moment) {
+    /// Tells the checkers what to expect from an input once it is handled.
+    pub(super) fn expect(&mut self, input: &Input) {
         match input {
             Input::Operate { operation: Operation::Pause, .. } => self.is_paused = true,
             Input::Operate { operation: Operation::Resume, .. } => self.is_paused = false,
@@ -31,7 +32,6 @@ impl World {
             }
             Input::OpenJob { name, settings, .. } => {
                 let pass = self.passes.find_mut(name.as_ref());
-                pass.ends = settings.time_ms_max.map(|ms| moment + ms);
                 pass.held = settings.hold;
             }
             Input::JobAction { name, action: JobOperation::Close, .. } => {
@@ -73,8 +73,11 @@ impl World {
             18 => Operation::Drop(EntrySelection::default()),
             _ => Operation::Purge,
         };
-        let origin =
-            if what == Operation::Purge { CommandOrigin::Purge } else { CommandOrigin::Nothing };
+        let origin = match what {
+            Operation::Purge => CommandOrigin::Purge,
+            Operation::Retry(_) => CommandOrigin::Retry,
+            _ => CommandOrigin::Nothing,
+        };
         self.feed(Input::Operate { requester: operator(), operation: what }, origin)
     }
 
@@ -253,7 +256,7 @@ impl World {
         payload: &str,
     ) -> CheckResult {
         self.note(|| format!("{topic}: {payload}"));
-        let delay_ms = self.rng.u64(..3_000);
+        let delay_ms = self.rng.u64(..PUBLISHED_MS_MAX);
         let start_number = self.broker.start_number();
         self.schedule(delay_ms, WorldEvent::EventDurable { start_number, serial, topic });
         if !self.published.insert(serial) {
@@ -263,7 +266,8 @@ impl World {
             return self.passes.announced(payload);
         }
         if topic == PAGE_READY_TOPIC {
-            return self.outcome_check.announced(payload, &self.passes);
+            let entry = self.outcome_check.announced(payload, &self.passes)?;
+            return self.outages.announced(entry, payload, self.now);
         }
         if payload.starts_with("http") {
             let mut words = payload.split(' ');

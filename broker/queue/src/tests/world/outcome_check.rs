@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidings_protocol::{Outcome, Payload};
 
 use super::pass_check::PassCheck;
-use super::promises::{CheckResult, Promise};
+use super::promises::{BrokenPromise, CheckResult, Promise};
 use crate::entry::EntryId;
 
 /// What workers have answered, and what was announced.
@@ -39,17 +39,21 @@ impl OutcomeCheck {
         *self.given_up.entry(url.to_owned()).or_default() += 1;
     }
 
-    /// An outcome was announced.
-    pub(super) fn announced(&mut self, payload: &str, passes: &PassCheck) -> CheckResult {
+    /// An outcome was announced. Returns the entry.
+    pub(super) fn announced(
+        &mut self,
+        payload: &str,
+        passes: &PassCheck,
+    ) -> Result<EntryId, BrokenPromise> {
         let event = Payload::parse(payload);
-        if event.attribute("gave-up").is_some() {
-            let url = event.target().expect("the event begins with a URL");
-            *self.given_up.entry(url.to_owned()).or_default() -= 1;
-            return Ok(());
-        }
         let page = event.attribute("page").expect("the event names the page");
         let (_, entry) = page.rsplit_once('.').expect("the number of an entry ends the name");
         let entry: EntryId = entry.parse().expect("it is a number");
+        if event.attribute("gave-up").is_some() {
+            let url = event.target().expect("the event begins with a URL");
+            *self.given_up.entry(url.to_owned()).or_default() -= 1;
+            return Ok(entry);
+        }
         let outcome = event.attribute("outcome").and_then(Outcome::from_word);
         let outcome = outcome.expect("the event says how the page ended");
         let owed = self.owed.remove(&entry);
@@ -62,7 +66,8 @@ impl OutcomeCheck {
         let owed = owed.is_none_or(|owed| owed == outcome);
         Promise::OutcomesTold.holds(owed, || format!("{payload}: another outcome"))?;
         let is_first = self.told.insert(entry, outcome).is_none();
-        Promise::OutcomesTold.holds(is_first, || format!("{payload}: announced twice"))
+        Promise::OutcomesTold.holds(is_first, || format!("{payload}: announced twice"))?;
+        Ok(entry)
     }
 
     /// Checks that everything was announced.

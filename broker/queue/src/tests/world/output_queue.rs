@@ -130,6 +130,7 @@ impl World {
         &mut self,
     ) -> Result<VecDeque<(Input, CommandOrigin)>, BrokenPromise> {
         let upto = self.broker.appended;
+        self.passes.forget_decided_ends();
         for pending in std::mem::take(&mut self.broker.pending_outputs) {
             if pending.mark <= upto {
                 if !pending.is_decided {
@@ -178,6 +179,7 @@ impl World {
                 self.drain_check.check_release(received, *member)?;
                 self.due_check.check_release(received)?;
                 self.passes.check_depth(received)?;
+                self.outages.released(received)?;
                 self.priority_check.take(received)?;
                 self.fairness_check.lease(received, *member);
                 self.fairness_check.take(received, &self.announcement_check, &self.passes)
@@ -191,6 +193,10 @@ impl World {
                     CommandOrigin::Purge => {
                         self.announcement_check.purge();
                         self.priority_check.purge();
+                        Ok(())
+                    }
+                    CommandOrigin::Retry => {
+                        self.outages.retried();
                         Ok(())
                     }
                     CommandOrigin::Delay(delay_ms) => {

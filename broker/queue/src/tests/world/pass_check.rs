@@ -14,8 +14,10 @@ use crate::tests::site::{host_number, is_on_never_list, links_of, redirect_of};
 #[derive(Debug, Default)]
 pub(super) struct PassCheck {
     by_name: BTreeMap<String, PassModel>,
-    /// Number of the job and of the pass.
+    /// Announced ends: number of the job and of the pass.
     ended: BTreeSet<(u64, u64)>,
+    /// The same for decided ends, which a crash may undo.
+    end_decided: BTreeSet<(u64, u64)>,
 }
 
 /// How changes of its settings have narrowed a pass.
@@ -55,7 +57,7 @@ pub(super) struct PassModel {
     pub(super) paused: bool,
     /// Whether it is open and will be closed.
     pub(super) held: bool,
-    /// When its time limit ends, on the broker's clock.
+    /// When its time limit ends, on the broker's clock, if that is known.
     pub(super) ends: Option<Moment>,
     /// Whether it was cancelled or purged, so that not all of its pages were fetched.
     pub(super) marred: bool,
@@ -70,6 +72,8 @@ pub(super) struct PassModel {
     targets: BTreeSet<String>,
     /// URLs with a final result other than a page.
     others: BTreeSet<String>,
+    /// The same in earlier passes.
+    others_before: BTreeSet<String>,
     /// Distances of each page from the seeds, one for each path that was found.
     depths: BTreeMap<String, BTreeSet<u32>>,
     /// Pages that were found and are not final, by host.
@@ -80,11 +84,12 @@ impl PassCheck {
     /// A pass begins, with this decision number. Events for the previous pass may count for this
     /// one.
     pub(super) fn open(&mut self, name: &str, settings: JobSettings, opened: u64) {
-        let mut late = BTreeSet::new();
+        let (mut late, mut others_before) = (BTreeSet::new(), BTreeSet::new());
         if let Some(before) = self.by_name.remove(name) {
             late.extend(before.seeds.into_iter().chain(before.late));
+            others_before.extend(before.others.into_iter().chain(before.others_before));
         }
-        let pass = PassModel { settings, opened, late, ..PassModel::default() };
+        let pass = PassModel { settings, opened, late, others_before, ..PassModel::default() };
         self.by_name.insert(name.to_owned(), pass);
     }
 
@@ -120,11 +125,26 @@ impl PassCheck {
 
     /// Whether a task repairs a page of a finished pass: the page failed, or a repaired page
     /// redirects to it.
-    pub(super) fn repairs(&mut self, name: &str, url: &str) -> bool {
-        let done = self.by_name.get_mut(name).filter(|pass| pass.done);
-        let Some(pass) = done.filter(|pass| pass.others.contains(url)) else { return false };
-        pass.others.insert(redirect_of(url));
-        true
+    pub(super) fn repairs(&mut self, name: &str, received: &ReceivedTask) -> bool {
+        let ReceivedTask { url, pass, .. } = received;
+        let has_ended = pass.is_some_and(|pass| self.end_decided.contains(&pass));
+        let Some(pass) = self.by_name.get_mut(name).filter(|_| has_ended) else { return false };
+        let is_known = pass.others.contains(url) || pass.others_before.contains(url);
+        if is_known {
+            pass.others_before.insert(redirect_of(url));
+        }
+        is_known
+    }
+
+    /// The end of a pass is decided.
+    pub(super) fn end_is_decided(&mut self, announced: &str) {
+        let counts = counts_of(announced);
+        self.end_decided.insert((counts["number"], counts["pass"]));
+    }
+
+    /// A crash undoes decisions that were not announced.
+    pub(super) fn forget_decided_ends(&mut self) {
+        self.end_decided.clone_from(&self.ended);
     }
 
     /// Checks the counts of a finished pass when nothing waits any more: every URL has ended once,
@@ -233,6 +253,7 @@ impl PassCheck {
     /// Checks the announced end of a pass.
     pub(super) fn announced(&mut self, payload: &str) -> CheckResult {
         let counts = counts_of(payload);
+        self.end_is_decided(payload);
         let is_first = self.ended.insert((counts["number"], counts["pass"]));
         Promise::DoneOnce.holds(is_first, || format!("announced again: {payload}"))?;
         let name = payload.split(' ').next().expect("split returns at least one part");
@@ -338,7 +359,11 @@ impl PassModel {
             .settings
             .pages_max
             .is_some_and(|max| self.completed.len() as u64 == max || !self.others.is_empty());
-        if self.marred || has_all || self.ends.is_some() || self.settings.host_pages_max.is_some() {
+        if self.marred
+            || has_all
+            || self.settings.time_ms_max.is_some()
+            || self.settings.host_pages_max.is_some()
+        {
             return Ok(());
         }
         let missing = self.missing.keys().flat_map(|host| self.missing_on(*host)).next();

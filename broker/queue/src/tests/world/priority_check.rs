@@ -134,8 +134,10 @@ impl PriorityCheck {
         else {
             return Ok(());
         };
+        // Of two inputs of one moment, the second may wait for texts until the first has had its
+        // effects.
         let mut before = self.waiting[&lane].iter().filter(|(_, other)| {
-            let is_due = other.due <= received.at;
+            let is_due = other.due < received.at;
             is_due && other.goes_before(&rank)
         });
         let before = before.next();

@@ -14,6 +14,12 @@ pub(in crate::tests) enum Promise {
     /// Between the end of a request and the start of the next one, the key rests for its delay and
     /// for what workers requested ([`HostCheck`](super::hosts::HostCheck)).
     DelayKept,
+    /// A host that is down gets one request for each rest
+    /// ([`OutageCheck`](super::outages::OutageCheck)).
+    DownRests,
+    /// No page is given up because its host was down for a while
+    /// ([`OutageCheck`](super::outages::OutageCheck)).
+    OutageLosesNothing,
     /// Announced URLs are fetched and their results known, unless the publisher was informed
     /// otherwise ([`AnnouncementCheck`](super::looks::AnnouncementCheck)).
     NoTaskLost,

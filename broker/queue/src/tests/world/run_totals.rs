@@ -13,6 +13,7 @@ pub(in crate::tests) struct RunTotals {
     pub(in crate::tests) faults: u64,
     pub(in crate::tests) crashes: u64,
     pub(in crate::tests) clock_jumps: u64,
+    pub(in crate::tests) outages: u64,
     pub(in crate::tests) unreadable_texts: u64,
     /// Answers to commands about rules.
     pub(in crate::tests) rules: u64,
@@ -27,6 +28,7 @@ impl AddAssign for RunTotals {
         self.faults += other.faults;
         self.crashes += other.crashes;
         self.clock_jumps += other.clock_jumps;
+        self.outages += other.outages;
         self.unreadable_texts += other.unreadable_texts;
         self.rules += other.rules;
         self.rendered_outside += other.rendered_outside;

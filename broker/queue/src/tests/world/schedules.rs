@@ -52,12 +52,16 @@ impl World {
         if scheduled.is_empty() {
             return Ok(());
         }
+        // A fetch may wait for another host, too.
+        let is_hindered = self.outages.may_any_rest(self.now);
         self.advance(2 * EVERY_MS_MAX + SLACK_MS)?;
         for (url, every_ms) in scheduled {
             let begun = self.begun.get(&url).copied().unwrap_or_default();
             // A fetch in between replaces a scheduled one.
             let most_ms = 2 * every_ms + SLACK_MS;
-            let in_time = is_on_never_list(&url) || self.now.since(begun) <= most_ms;
+            let is_late = self.now.since(begun) > most_ms;
+            let waits = is_hindered || self.outages.may_be_retried(&url);
+            let in_time = is_on_never_list(&url) || waits || !is_late;
             Promise::AllFinishes.holds(in_time, || {
                 let ago = between(begun, self.now);
                 format!("{url} is due every {every_ms} ms, and was last requested {ago} ago")

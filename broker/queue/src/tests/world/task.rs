@@ -14,6 +14,8 @@ pub(super) struct ReceivedTask {
     pub(super) url: String,
     /// The job of the page.
     pub(super) job: Option<String>,
+    /// Number of the job, and of the pass.
+    pub(super) pass: Option<(u64, u64)>,
     /// Links from a seed to the page, without redirects.
     pub(super) depth: u32,
     /// The URL that must be requested instead, on behalf of the page.
@@ -33,11 +35,14 @@ impl ReceivedTask {
     /// Reads a task that is sent at `now`; its release number and time are known.
     pub(super) fn read(task: TaskMessage, now: Moment, (released, at): (u64, Moment)) -> Self {
         let (mut job, mut depth, mut again, mut render) = (None, 0, None, None);
+        let (mut number, mut pass) = (None, None);
         let mut words = task.payload.split(' ');
         let url = words.next().expect("split returns at least one part").to_owned();
         for word in words {
             match word.split_once('=') {
                 Some(("job", name)) => job = Some(name.to_owned()),
+                Some(("number", text)) => number = text.parse().ok(),
+                Some(("pass", text)) => pass = text.parse().ok(),
                 Some(("depth", text)) => depth = text.parse().expect("the number is valid"),
                 Some(("again", url)) => again = Some(url.to_owned()),
                 Some(("render", word)) => render = Render::from_word(word),
@@ -48,6 +53,7 @@ impl ReceivedTask {
             id: task.id,
             url,
             job,
+            pass: number.zip(pass),
             depth,
             again,
             render,

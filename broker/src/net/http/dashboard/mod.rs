@@ -1,6 +1,8 @@
 //! The dashboard: the page at `/`, and its files from `broker/dashboard/`, which are in the binary.
 //! Clients without permissions get them, too, because the page is where a person logs in.
 
+pub(super) mod live;
+
 use std::sync::Arc;
 
 use axum::extract::State;

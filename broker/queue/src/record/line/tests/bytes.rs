@@ -6,6 +6,7 @@ use crate::config::GroupConfig;
 use crate::entry::{
     Admission, AgainRequest, EndReason, Entry, EntryState, Lease, PassId, RecordedRest,
 };
+use crate::frontier::circuit::Circuit;
 use crate::frontier::key_queue::KeyState;
 use crate::frontier::lane::Lane;
 use crate::frontier::rules::{KeyRule, RuleHistory};
@@ -20,13 +21,14 @@ const MEMBER: MemberId = MemberId(0x1f);
 const STAMP: ClockStamp = ClockStamp { moment: AT, boot_id: 3, uptime_ms: 4, unix_ms: -5 };
 const REST: RecordedRest = RecordedRest { not_before: Some(AT), pace_ms: Some(8) };
 const NO_REST: RecordedRest = RecordedRest { not_before: None, pace_ms: None };
-pub(super) const END_REASONS: [EndReason; 6] = [
+pub(super) const END_REASONS: [EndReason; 7] = [
     EndReason::Dead,
     EndReason::Budget,
     EndReason::Cancelled,
     EndReason::Purged,
     EndReason::Scope,
     EndReason::Blocked,
+    EndReason::Down,
 ];
 const PASS: PassId = PassId { number: 4, pass: 2 };
 
@@ -230,6 +232,7 @@ fn decisions() -> Vec<Decision> {
         Decision::Released { entry, member: MEMBER, until: AT },
         Decision::Touched { entry, until: AT, request_over: true, rest: REST },
         returned(NextStep::Retry { due: AT }, REST, Some("a\tb")),
+        returned(NextStep::Unanswered { due: AT, counts: false }, NO_REST, Some("dns")),
         returned(NextStep::Uncounted { due: AT }, NO_REST, None),
         returned(NextStep::Again(Box::new(again())), NO_REST, None),
         returned(NextStep::Render, NO_REST, None),
@@ -288,6 +291,10 @@ fn snapshot() -> Vec<SnapshotItem> {
     };
     let dead = |reason| SnapshotItem::Dead { entry: Box::new(held_entry()), reason };
     let key = |state| SnapshotItem::Key { key: "a.test".into(), state };
+    let circuit = |tried| SnapshotItem::Circuit {
+        key: "a.test".into(),
+        circuit: Circuit { unanswered: 11, rests_from: AT, tried, given_up: 7 },
+    };
     let open = Job::new(PASS, job_name(), JobSettings::default(), JobState::Open);
     vec![
         begin(None),
@@ -318,6 +325,8 @@ fn snapshot() -> Vec<SnapshotItem> {
         key(EMPTY_KEY_STATE),
         key(key_state(Lane::Announced)),
         key(key_state(Lane::Job(4))),
+        circuit(None),
+        circuit(Some(1)),
         SnapshotItem::Entry(Box::new(Entry::new(plain_admission()))),
         SnapshotItem::Entry(Box::new(held_entry())),
         SnapshotItem::Repair { pass: PASS, entry: Box::new(Entry::new(plain_admission())) },
@@ -330,6 +339,7 @@ fn snapshot() -> Vec<SnapshotItem> {
         }),
         dead("max-attempts"),
         dead("max-losses"),
+        dead("down"),
         SnapshotItem::Drained { member: MEMBER },
         SnapshotItem::End {
             last_entry: 1,

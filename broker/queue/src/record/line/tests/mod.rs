@@ -159,6 +159,7 @@ fn clock_time() -> impl Strategy<Value = WallClockDue> {
 fn back() -> impl Strategy<Value = NextStep> {
     prop_oneof![
         moment().prop_map(|due| NextStep::Retry { due }),
+        (moment(), any::<bool>()).prop_map(|(due, counts)| NextStep::Unanswered { due, counts }),
         moment().prop_map(|due| NextStep::Uncounted { due }),
         Just(NextStep::Render),
         (boxed(), text(), any::<u128>()).prop_map(|(url, key, member)| NextStep::Again(Box::new(
@@ -365,11 +366,11 @@ fn retries_of_earlier_versions_repair_nothing() {
 }
 
 #[test]
-fn settings_of_earlier_versions_announce_outcomes() {
+fn settings_of_earlier_versions_get_the_defaults() {
     let rest = "1\t2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12";
     let record = GroupRecord::decode(&format!("9\tconfigured\tkey=domain\t{rest}")).unwrap();
     let Decision::Configured(config) = record.decision else { panic!("{record:?}") };
-    assert!(config.page_ready && config.key == KeyKind::Domain);
+    assert!(config.page_ready && config.circuit && config.key == KeyKind::Domain);
     let fed = format!("9\tconfigured\ttopics=page-ready\t{rest}");
     let Decision::Configured(config) = GroupRecord::decode(&fed).unwrap().decision else {
         panic!("{fed}")

@@ -215,7 +215,12 @@ impl World {
     /// A worker chooses its answer for a task.
     fn decide(&mut self, index: usize, received: &ReceivedTask) -> CheckResult {
         let hold = self.any_hold();
-        let command = match self.rng.u32(0..100) {
+        let chance = self.rng.u32(0..100);
+        let command = match chance {
+            17..35 if self.outages.is_silent(&received.host()) => {
+                WorkerCommand::Touch { over: true, hold: KeyRest::default() }
+            }
+            _ if self.outages.is_silent(&received.host()) => self.unanswered(),
             _ if received.is_elsewhere() => WorkerCommand::Nack {
                 back: RetryMode::OtherUrl { url: received.url.clone() },
                 hold,
@@ -307,10 +312,12 @@ impl World {
         command: &WorkerCommand,
         at: Moment,
     ) {
-        let (WorkerCommand::Ack { hold, .. }
+        if let WorkerCommand::Ack { hold, .. }
         | WorkerCommand::Nack { hold, .. }
-        | WorkerCommand::Touch { hold, .. }) = command;
-        self.hosts.request_rest(&received.host(), *hold, at);
+        | WorkerCommand::Touch { hold, .. } = command
+        {
+            self.hosts.request_rest(&received.host(), *hold, at);
+        }
         if let WorkerCommand::Nack { back: RetryMode::OtherUrl { url: next }, .. } = command {
             self.next_request(received.id.entry, &received.url, next);
         }
@@ -334,6 +341,10 @@ impl World {
             return Ok(());
         }
         self.fairness_check.release(&received.id);
+        self.outages.answered(received, command, at)?;
+        if let WorkerCommand::Nack { back: RetryMode::OtherUrl { url }, .. } = command {
+            self.fairness_check.goes_elsewhere(received, url);
+        }
         self.released.remove(&received.id);
         if let WorkerCommand::Ack { outcome, links, .. } = command {
             self.announcement_check.ended(&received.url, received.released);
@@ -421,6 +432,7 @@ impl World {
                 }
                 let stores_ms = self.rng.u64(1..3_000);
                 let command = match self.rng.u32(0..16) {
+                    _ if self.outages.is_silent(&received.host()) => self.unanswered(),
                     0 if *over => WorkerCommand::ack(Outcome::Scope, false),
                     1 if *over => WorkerCommand::ack(Outcome::Trap, false),
                     _ => WorkerCommand::ack(Outcome::Done, true),

@@ -1,0 +1,75 @@
+//! `tidings dashboard`: prints the address of the dashboard, with a token that expires.
+
+use std::process::{Command, Stdio};
+
+use clap::Args;
+use jiff::Timestamp;
+use tidings_broker::access::Permission;
+use tidings_protocol::CanonicalUrl;
+
+use crate::commands::token::{PERMISSIONS, create_temporary};
+use crate::flags::address::parse_http_url;
+use crate::flags::{DataFlag, of_existing_data, parse_expiry};
+use crate::terminal::failure::Failure;
+use crate::terminal::output::Console;
+
+/// What the names of the principals begin with.
+const PREFIX: &str = "dashboard-";
+
+/// The flags of `tidings dashboard`.
+#[derive(Debug, Args)]
+#[command(after_help = PERMISSIONS, mut_arg("data", of_existing_data))]
+pub(crate) struct DashboardArgs {
+    /// Open the page with xdg-open
+    ///
+    /// Other users of the machine can read the address, with the token, in the list of processes.
+    #[arg(long)]
+    open: bool,
+
+    /// Allow this permission; may be repeated (see the list below)
+    #[arg(long, value_name = "PERMISSION", default_value = "monitor")]
+    allow: Vec<Permission>,
+
+    /// Let the token expire after this duration, such as 12h, or at this time, such as
+    /// 2027-01-31T00:00Z
+    #[arg(long, value_name = "WHEN", default_value = "12h", value_parser = parse_expiry)]
+    expires: Timestamp,
+
+    /// HTTP of the broker, at HOST:PORT, a port or a URL
+    // Not a setting: `http` is where a server listens.
+    #[arg(
+        id = "typed_http",
+        long = "http",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:12346",
+        value_parser = parse_http,
+    )]
+    http: CanonicalUrl<'static>,
+
+    #[command(flatten)]
+    data: DataFlag,
+}
+
+fn parse_http(text: &str) -> Result<CanonicalUrl<'static>, String> {
+    parse_http_url(text, "")
+}
+
+/// Writes the token in the data directory, with or without a running broker. A broker that requires
+/// no login needs none.
+pub(crate) fn run(args: &DashboardArgs) -> Result<(), Failure> {
+    let token = create_temporary(&args.data, PREFIX, &args.allow, args.expires)?;
+    // Browsers send no fragment to the broker.
+    let fragment = token.map(|token| format!("#token={}", token.secret()));
+    let url = format!("{}{}", args.http, fragment.unwrap_or_default());
+    Console::new().line(&url).map_err(|_| Failure::OutputClosed)?;
+    if args.open {
+        let mut command = Command::new("xdg-open");
+        let ended = command.arg(&url).stdin(Stdio::null()).stdout(Stdio::null()).status();
+        let status =
+            ended.map_err(|error| Failure::failed(format!("cannot run xdg-open: {error}")))?;
+        if !status.success() {
+            return Err(Failure::failed(format!("xdg-open failed: {status}")));
+        }
+    }
+    Ok(())
+}
