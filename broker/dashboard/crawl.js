@@ -79,11 +79,18 @@ export class Trend {
     if (!first || last.at - first.at < ENOUGH) {
       return { kind: 'early' };
     }
-    const middle = this.#samples.find(({ at }) => at >= (first.at + last.at) / 2);
+    // Seeds and a start full of new links come before the peak and say nothing of the end.
+    const peak = this.#samples.reduce((most, each) => (each.open > most.open ? each : most));
+    const isYoung = last.at - peak.at < ENOUGH;
+    const start = isYoung ? first : peak;
+    const middle = this.#samples.find(({ at }) => at >= (start.at + last.at) / 2);
     const fall = (from, to) => (to.at > from.at ? (from.open - to.open) / (to.at - from.at) : 0);
-    const [before, now] = [fall(first, middle), fall(middle, last)];
+    const [before, now] = [fall(start, middle), fall(middle, last)];
     if (now < 0) {
       return { kind: 'grows' };
+    }
+    if (isYoung) {
+      return { kind: 'uneven' };
     }
     if (now === 0) {
       return { kind: last.completed > middle.completed ? 'level' : 'stands' };

@@ -109,8 +109,8 @@ export function showLogin(main, reason, onDone) {
     el('label', { for: 'token' }, 'Token'),
     input,
     el('p', { id: 'token-hint', class: 'hint' },
-      'An operator makes one: ', el('code', {}, 'tidings token create NAME --allow monitor'),
-      '. It stays in this tab and is forgotten when the tab is closed.'),
+      'On the machine of the broker, ', el('code', {}, 'tidings dashboard'),
+      ' prints an address with one. It stays in this tab, and closing the tab forgets it.'),
     el('button', { type: 'submit', class: 'primary' }, 'Log in')));
   input.focus();
 }

@@ -94,7 +94,10 @@ export function table({ caption, columns, key, empty, filter, select, onSelect }
       if (!rows.has(name)) {
         rows.set(name, line(columns, select && checkbox(name)));
       }
-      fill(rows.get(name), columns, row, select ? 1 : 0);
+      const tr = rows.get(name);
+      fill(tr, columns, row, select ? 1 : 0);
+      // A key may be a number that says nothing.
+      tr.querySelector('.select input')?.setAttribute('aria-label', `Select ${tr.cells[1].textContent}`);
     }
     draw();
     if (!more || !after.firstChild) {
@@ -106,7 +109,7 @@ export function table({ caption, columns, key, empty, filter, select, onSelect }
   let continueList = null;
 
   const checkbox = name => el('input', {
-    type: 'checkbox', 'aria-label': `Select ${name}`, onchange: event => {
+    type: 'checkbox', onchange: event => {
       chosen[event.target.checked ? 'add' : 'delete'](name);
       draw();
       onSelect?.(selected());

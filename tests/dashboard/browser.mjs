@@ -50,10 +50,12 @@ export async function main(test) {
 const input = createInterface({ input: process.stdin });
 const answers = input[Symbol.asyncIterator]();
 
-/** Asks the test that started this script to do something, and waits for its answer, a line. */
+/** Asks the test that started this script to do something, and waits until it is done. */
 export async function tell(what) {
   console.log(`> ${what}`);
-  return (await answers.next()).value;
+  if ((await answers.next()).done) {
+    throw new Error(`nobody has done it: ${what}`);
+  }
 }
 
 /**
@@ -90,7 +92,7 @@ export async function openTab(browser, url, { expected = [], ...options } = {}) 
     const cdp = await context.newCDPSession(page);
     const { entries } = await cdp.send('Page.getNavigationHistory');
     await cdp.detach();
-    return entries.flatMap(({ url, userTypedURL, title }) => [url, userTypedURL, title]);
+    return entries.map(({ url }) => url);
   };
   const tab = { page, context, requests, history, problems };
   tabs.push(tab);

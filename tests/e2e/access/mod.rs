@@ -1,7 +1,7 @@
 //! Tokens, permissions, TLS, limits and hostile clients.
 
 mod anonymous;
-mod audit;
+pub(crate) mod audit;
 mod connection_floods;
 mod expiry;
 mod foreign_protocols;

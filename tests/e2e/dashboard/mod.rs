@@ -1,7 +1,13 @@
 //! The dashboard in Chromium. The scripts are in `tests/dashboard`; the tests start the servers, and
 //! compare what a page said with commands, curl, the origin and the audit log.
 
+mod actions;
+mod away;
+mod look;
+mod proxy;
+mod rights;
 mod sites;
+mod world;
 
 use std::process::Command;
 use std::time::Duration;
@@ -21,6 +27,17 @@ impl Script {
     fn start(name: &str, arguments: &[&str]) -> Self {
         let script = format!("{}/tests/dashboard/{name}.mjs", env!("CARGO_MANIFEST_DIR"));
         Self(Process::start(Command::new("node").arg(script).args(arguments)))
+    }
+
+    /// Waits until the script asks for something, does it, and tells the script.
+    #[track_caller]
+    fn when(&mut self, asked: &str, act: impl FnOnce()) {
+        self.0.wait_for_line_with(&format!("> {asked}"));
+        act();
+        self.0.write(
+            "done
+",
+        );
     }
 
     /// Waits for the end, and returns what the script returned.

@@ -64,6 +64,14 @@ pub(crate) fn free_port() -> u16 {
 /// its port and certificate.
 #[track_caller]
 pub(crate) fn start_tls_proxy(to: u16) -> (Nginx, u16, PathBuf) {
+    start_tls(&format!(
+        "location / {{ proxy_pass http://127.0.0.1:{to}; proxy_set_header Host $http_host; }}"
+    ))
+}
+
+/// The same with other locations.
+#[track_caller]
+pub(crate) fn start_tls(locations: &str) -> (Nginx, u16, PathBuf) {
     let (folder, port) = (TempDir::new().unwrap(), free_port());
     let files = ["certificate.pem", "key.pem"].map(|name| folder.path().join(name));
     let [certificate, key] = files.clone().map(|file| file.display().to_string());
@@ -77,7 +85,7 @@ pub(crate) fn start_tls_proxy(to: u16) -> (Nginx, u16, PathBuf) {
     );
     let server = format!(
         "listen 127.0.0.1:{port} ssl; ssl_certificate {certificate}; ssl_certificate_key {key};
-        location / {{ proxy_pass http://127.0.0.1:{to}; proxy_set_header Host $http_host; }}"
+        {locations}"
     );
     let [certificate, _] = files;
     (Nginx::start(folder, "", &server), port, certificate)

@@ -1,0 +1,63 @@
+// Actions of an operator, by the buttons and dialogs of the pages. Returns what the page said.
+// usage: actions.mjs ADDRESS OPERATOR
+
+import { main, openTab, until } from './browser.mjs';
+import { pages, show } from './pages.mjs';
+
+const [address, token] = process.argv.slice(2);
+
+await main(async browser => {
+  const tab = await openTab(browser, `${address}#token=${token}`);
+  const { page } = tab;
+  const press = name => page.locator('main').getByRole('button', { name, exact: true }).click();
+  const dialog = page.getByRole('dialog');
+  const confirm = name => dialog.getByRole('button', { name, exact: true }).click();
+  // Said in the status line; the line of the action before is closed.
+  const said = async () => {
+    const line = page.locator('#said-text');
+    const text = await until('a sentence', () => line.textContent());
+    await page.getByRole('button', { name: 'Close' }).click();
+    return text;
+  };
+  const all = {};
+
+  await show(tab, pages.group);
+  await press('Pause');
+  all.pause = await said();
+  await page.getByText('paused: it releases no task').waitFor();
+  await press('Resume');
+  all.resume = await said();
+
+  await press('Change…');
+  await dialog.getByLabel('Attempts').fill('4');
+  await confirm('Change');
+  all.set = await said();
+
+  await show(tab, pages.dead);
+  for (const number of [0, 2, 4]) {
+    await page.getByRole('checkbox', { name: `/broken/${number}` }).check();
+  }
+  await press('Retry those chosen…');
+  all.asked = await dialog.locator('p').first().textContent();
+  await confirm('Yes, retry');
+  all.retry = await said();
+  await until('two dead letters', async () =>
+    await page.getByRole('checkbox', { name: '/broken/' }).count() === 2);
+
+  await show(tab, ['#/jobs/almanac', 'almanac']);
+  await press('Change…');
+  await dialog.getByLabel('No links that match').fill('/p/3\n/p/4');
+  await confirm('Preview');
+  all.preview = await dialog.getByText('would be dropped').textContent();
+  all.urls = await dialog.getByRole('listitem').allTextContents();
+  await confirm('Change the job');
+  all.change = await said();
+
+  await show(tab, pages.host);
+  await press('Block…');
+  await dialog.getByLabel('Note').fill('complaint 7');
+  await confirm('Block');
+  all.block = await said();
+  await page.getByText('blocked').first().waitFor();
+  return all;
+});
