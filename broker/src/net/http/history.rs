@@ -54,6 +54,12 @@ pub(super) async fn history(
         let known = RANGES.map(|range| range.name).join(", ");
         bad_request(format!("range={name}: expected one of {known}"))
     })?;
+    client.check_action(match &subject {
+        Subject::Stats => Action::Monitor,
+        Subject::Group(name) => Action::ViewGroup(name.as_str()),
+        Subject::Topic(name) => Action::ViewTopic(name.as_str()),
+        Subject::Job(_, name) => Action::ViewJob(name.as_str()),
+    })?;
     check_exists(&http, &subject)?;
     let Table { columns, times, values } = http.history.lock().table(&subject, range);
     let columns: Vec<_> = ["time"].into_iter().chain(columns).collect();
