@@ -407,11 +407,12 @@ impl Access {
     fn find(&self, known: &PrincipalTable, proof: &Credential) -> Option<Arc<Principal>> {
         let (mut found, now) = (None, self.unix_ms.load(Ordering::Relaxed));
         for principal in known.principals.iter().chain(&self.own_users) {
-            if principal.credential.as_ref().is_some_and(|own| own.matches(proof)) {
+            let is_same = principal.credential.as_ref().is_some_and(|own| own.matches(proof));
+            if is_same && !principal.has_expired(now) {
                 found = Some(principal);
             }
         }
-        found.filter(|principal| !principal.has_expired(now)).cloned()
+        found.cloned()
     }
 
     /// The identity as it is now. `None` if its principal is gone.

@@ -201,6 +201,10 @@ fn an_expired_principal_is_as_one_that_was_revoked() {
     // The broker with expired principals only is not open.
     access.replace_principals(vec![she().expiring(Some(8_000))]);
     assert!(log_in("hers").is_err() && !access.is_open());
+    // An expired principal does not hide another one with the same credential.
+    let same = known("also-she", "hers", PermissionSet::all()).expiring(Some(8_000));
+    access.replace_principals(vec![she(), same]);
+    assert_eq!(log_in("hers").unwrap().name(), "she");
 }
 
 #[test]
