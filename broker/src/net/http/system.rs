@@ -31,15 +31,18 @@ pub(super) async fn index(
     uri: Uri,
     headers: HeaderMap,
 ) -> HttpResult<Response> {
-    QueryParams::parse(&uri, &[])?;
     let response = match &http.dashboard {
+        // Links in mails and chats get parameters that the page does not need.
         Some(dashboard) if prefers_html(&headers) => dashboard.page(),
-        _ => JsonResponse(json!({
-            "name": "tidings",
-            "version": env!("CARGO_PKG_VERSION"),
-            "description": "openapi.json",
-        }))
-        .into_response(),
+        _ => {
+            QueryParams::parse(&uri, &[])?;
+            JsonResponse(json!({
+                "name": "tidings",
+                "version": env!("CARGO_PKG_VERSION"),
+                "description": "openapi.json",
+            }))
+            .into_response()
+        }
     };
     Ok(([(header::VARY, "accept")], response).into_response())
 }
