@@ -50,15 +50,20 @@ export function watch(handlers, signal) {
     clearInterval(timer);
     document.removeEventListener('visibilitychange', open);
     away(null);
+    Object.keys(handlers).forEach(subject => away(null, subject));
   }, { once: true });
   open();
 }
 
 function deliver(handlers, type, object) {
   try {
-    if (type === 'gone') {
+    if (type === 'failed') {
+      away(object.message, object.on);
+    } else if (type === 'gone') {
+      away(null, object.on);
       handlers[object.on]?.(null, object);
     } else {
+      away(null, type);
       handlers[type]?.(object);
     }
   } catch (error) {

@@ -160,8 +160,8 @@ impl Subject {
         }
     }
 
-    /// The event with the state of the subject, as a route returned it. `None` if the broker cannot
-    /// say it at the moment.
+    /// The event with the state of the subject, as a route returned it, or with the reason why there
+    /// is none. `None` if the next sample may have it.
     fn event(&self, status: StatusCode, body: &[u8]) -> Option<Bytes> {
         let body = body.trim_ascii_end();
         // A broker that is not ready says so with an error status.
@@ -170,12 +170,14 @@ impl Subject {
                 [format!("event: {self}\ndata: ").as_bytes(), body, b"\n\n"].concat().into(),
             );
         }
-        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            return None;
-        }
+        let kind = match status {
+            StatusCode::NOT_FOUND => "gone",
+            StatusCode::TOO_MANY_REQUESTS => return None,
+            _ => "failed",
+        };
         let mut error: Map<String, Value> = serde_json::from_slice(body).ok()?;
         error.insert("on".to_owned(), self.to_string().into());
-        Some(format!("event: gone\ndata: {}\n\n", Value::Object(error)).into())
+        Some(format!("event: {kind}\ndata: {}\n\n", Value::Object(error)).into())
     }
 }
 
@@ -468,6 +470,11 @@ mod tests {
         for _ in 0..100 {
             let mut stream = open(&live, "stats").unwrap();
             assert_eq!(next_event(&mut stream).await, "event: stats\ndata: 0\n\n");
+            drop(stream);
+            // A sampler that ended with its last stream would end here.
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
         }
         assert_eq!(requests.load(Ordering::Relaxed), 1);
         tokio::time::resume();
@@ -521,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_gone_unless_it_is_temporary() {
+    fn only_what_does_not_exist_is_gone() {
         let event = |subject: &str, status, body: &str| {
             let subject: Subject = subject.parse().unwrap();
             subject
@@ -532,7 +539,10 @@ mod tests {
         let gone =
             "event: gone\ndata: {\"code\":\"unknown\",\"message\":\"m\",\"on\":\"job:a\"}\n\n";
         assert_eq!(event("job:a", StatusCode::NOT_FOUND, error).as_deref(), Some(gone));
-        assert_eq!(event("job:a", StatusCode::SERVICE_UNAVAILABLE, error), None);
+        let failed = gone.replace("gone", "failed");
+        for status in [StatusCode::SERVICE_UNAVAILABLE, StatusCode::INTERNAL_SERVER_ERROR] {
+            assert_eq!(event("job:a", status, error).as_deref(), Some(failed.as_str()));
+        }
         assert_eq!(event("job:a", StatusCode::TOO_MANY_REQUESTS, error), None);
         let state = Some("event: ready\ndata: {}\n\n");
         assert_eq!(event("ready", StatusCode::SERVICE_UNAVAILABLE, "{}\n").as_deref(), state);
