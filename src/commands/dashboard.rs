@@ -58,6 +58,12 @@ fn parse_http(text: &str) -> Result<CanonicalUrl<'static>, String> {
 /// no login needs none.
 pub(crate) fn run(args: &DashboardArgs) -> Result<(), Failure> {
     let token = create_temporary(&args.data, PREFIX, &args.allow, args.expires)?;
+    if token.is_none() {
+        Console::new().note(
+            "this data directory requires no login; if the page asks for a token, name the one of \
+             its broker with --data",
+        );
+    }
     // Browsers send no fragment to the broker.
     let fragment = token.map(|token| format!("#token={}", token.secret()));
     let url = format!("{}{}", args.http, fragment.unwrap_or_default());
