@@ -32,14 +32,14 @@ export async function show(main, params, signal) {
   main.append(head('Dead letters', facts));
   const figures = await metrics(signal);
   const kept = group => figures.of('tidings_group_dead_entries', { group });
-  const failed = error =>
-    !signal.aborted && replace(place, el('p', { class: 'error' }, error.message));
   main.append(await groupChoice({
     label: group => (kept(group) === null ? group : `${group} (${count(kept(group))})`),
     show: group => {
       shown?.abort();
       shown = new AbortController();
-      showGroup(place, facts, group, AbortSignal.any([signal, shown.signal])).catch(failed);
+      const part = AbortSignal.any([signal, shown.signal]);
+      showGroup(place, facts, group, part).catch(error =>
+        !part.aborted && replace(place, el('p', { class: 'error' }, error.message)));
     },
   }, signal), place);
 }

@@ -23,14 +23,17 @@ export async function show(main, params, signal) {
   const place = el('div', { class: 'panel' });
   let shown = null;
   main.append(head('Schedules', facts));
-  const failed = error =>
-    !signal.aborted && replace(place, el('p', { class: 'error' }, error.message));
-  main.append(await groupChoice({ show: name => showGroup(name).catch(failed) }, signal), place);
+  main.append(await groupChoice({
+    show: name => {
+      shown?.abort();
+      shown = new AbortController();
+      const part = AbortSignal.any([signal, shown.signal]);
+      showGroup(name, part).catch(error =>
+        !part.aborted && replace(place, el('p', { class: 'error' }, error.message)));
+    },
+  }, signal), place);
 
-  async function showGroup(name) {
-    shown?.abort();
-    shown = new AbortController();
-    const part = AbortSignal.any([signal, shown.signal]);
+  async function showGroup(name, part) {
     const group = await ask(`/groups/${encodeURIComponent(name)}`, { signal: part });
     const topic = feedOf(group);
     const right = rightTo(topic, 'every');
