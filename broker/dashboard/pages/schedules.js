@@ -1,7 +1,7 @@
 // URLs that are fetched again and again: when, how they ended last; add, change and end.
 
 import { button, confirm } from '../actions.js';
-import { publish, feedOf, rightTo, schedule } from '../announce.js';
+import { publish, feedOf, reschedule, rightTo, schedule } from '../announce.js';
 import { ask } from '../ask.js';
 import { groupChoice } from '../choice.js';
 import { el, head, keeper, mark, replace, unseen } from '../dom.js';
@@ -71,7 +71,7 @@ export async function show(main, params, signal) {
         {
           title: 'Actions', text: row => keep(`${row.every} ${row.url}`, () =>
             el('span', { class: 'actions' },
-              rowButton(row, 'Change…', () => schedule(group, row)),
+              rowButton(row, 'Change…', () => reschedule(group, row)),
               rowButton(row, 'End…', () => end(row)))),
         },
       ],
