@@ -176,7 +176,7 @@ function pageControls(now) {
   if (word !== 'done') {
     return [
       button({ label: 'Change…', right, run: () => changeJob(now()) }),
-      controls(now()),
+      controls(now),
     ].flat();
   }
   return [

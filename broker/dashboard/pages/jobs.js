@@ -88,16 +88,15 @@ function cached() {
   const known = new Map();
   return job => {
     const id = `${job.job} ${job.pass} ${job.state}`;
-    const newest = known.get(job.job);
-    if (newest?.id === id) {
-      newest.job.pending = job.pending;
-      newest.job.queued = job.queued;
-      return newest.node;
+    const same = known.get(job.job);
+    if (same?.id === id) {
+      same.job = job;
+      return same.node;
     }
-    const own = { ...job };
-    const node = el('span', { class: 'actions' }, controls(own));
-    known.set(job.job, { id, job: own, node });
-    return node;
+    const own = { id, job };
+    own.node = el('span', { class: 'actions' }, controls(() => own.job));
+    known.set(job.job, own);
+    return own.node;
   };
 }
 
