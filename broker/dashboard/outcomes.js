@@ -44,6 +44,7 @@ export class PassPages {
   #onlyFailed;
   #group = null;
   #next = 'first';
+  #last = Promise.resolve();
   /** `{id, url, outcome, reason, ..}` by the id of the page, each with its newest outcome. */
   pages = new Map();
   /** `{host, pages, ms, most}` by host: pages with a time, its sum, the longest. */
@@ -59,8 +60,14 @@ export class PassPages {
     this.#onlyFailed = onlyFailed;
   }
 
-  /** Reads up to the newest event. */
-  async read(signal, onProgress) {
+  /** Reads up to the newest event, once the reads before have ended. */
+  read(signal, onProgress) {
+    const begin = () => this.#read(signal, onProgress);
+    this.#last = this.#last.then(begin, begin);
+    return this.#last;
+  }
+
+  async #read(signal, onProgress) {
     const { next: head, first } = await ask('/topics/page-ready/state', { signal });
     if (this.#next === 'first') {
       this.knownFrom = Math.max(first, 1);
