@@ -96,9 +96,9 @@ export async function show(main, params, signal) {
     // The stream says whether the broker is there.
     watch({ [`group:${name}`]: () => {} }, part);
     await poll(async () => {
-      for (const result of await results?.() ?? []) {
-        last.set(result.schedule ?? result.url, result);
-      }
+      const newest = await results?.() ?? [];
+      last.clear();
+      newest.forEach(result => last.set(result.schedule ?? result.url, result));
       await rows.refresh();
     }, 5_000, part);
   }
