@@ -71,12 +71,12 @@ export async function show(main, { job: name }, signal) {
   watch({
     [`job:${name}`]: next => {
       gone.hidden = Boolean(next);
-      if (!next) {
-        replace(actions);
+      const isOther = job?.state !== next?.state || job?.pass !== next?.pass;
+      job = next;
+      if (!job) {
+        [facts, sentence, actions].forEach(node => replace(node));
         return;
       }
-      const isOther = !job || job.state !== next.state || job.pass !== next.pass;
-      job = next;
       if (isOther) {
         replace(actions, pageControls(() => job));
       }
