@@ -98,13 +98,13 @@ async function showGroup(place, facts, group, signal) {
     const entries = view.selected();
     return { entries, number: entries.length, text: plural(entries.length, 'dead letter') };
   };
-  const matching = () => (reason.value ? withReason() : counted(path, query, signal));
+  const matching = () => (reason.value ? withReason() : counted(path, query, group, signal));
   const withReason = async () => {
     const wanted = reason.value;
     const entries = await walk(path, query, row => reasonOf(row) === wanted, signal);
     return {
       entries, number: entries.length,
-      text: `${plural(entries.length, 'dead letter')} with the reason ${wanted}`,
+      text: selection(plural(entries.length, 'dead letter'), group, query, wanted),
     };
   };
 
@@ -167,12 +167,21 @@ function columns(group) {
 }
 
 // How many dead letters a search selects. The broker does not count very many of them.
-async function counted(path, query, signal) {
+async function counted(path, query, group, signal) {
   const { matched } = await ask(path, { signal, query: { ...query, limit: 0 } });
-  const isAll = !query.key && !query.match;
   const some = matched === undefined ? 'More dead letters than the broker counts at once'
     : plural(matched, 'dead letter');
-  return { query, number: matched ?? null, text: `${some} (all${isAll ? '' : ' that match'})` };
+  return { query, number: matched ?? null, text: selection(some, group, query) };
+}
+
+// What is selected, for a question: `5 dead letters of crawlers, all with the host example.org,`.
+function selection(some, group, { key, match }, reason) {
+  const parts = [
+    key && `the host ${visible(key)}`, match && `a URL that matches ${visible(match)}`,
+    reason && `the last reason ${visible(reason)}`,
+  ].filter(Boolean);
+  const rest = parts.length > 0 ? ` with ${parts.join(' and ')}` : '';
+  return `${some} of ${visible(group)} (all${rest})`;
 }
 
 async function walk(path, query, has, signal) {
