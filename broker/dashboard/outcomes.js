@@ -3,6 +3,7 @@
 import { ask } from './ask.js';
 import { GROUP } from './crawl.js';
 import { parse } from './events.js';
+import { GAVE_UP } from './words.js';
 
 /** The permission that reading them needs. */
 export const RIGHT = 'sub:page-ready';
@@ -12,6 +13,7 @@ const PAGES_MAX = 100_000;
 
 /** Words of `reason=` as sentences. A word that is not here is shown as it is. */
 export const REASONS = {
+  ...GAVE_UP,
   url: 'the URL is not one that can be fetched',
   robots: 'robots.txt does not allow it',
   address: 'its address is not on the public internet',

@@ -10,12 +10,8 @@ import { watch } from '../live.js';
 import { metrics } from '../metrics.js';
 import { searchForm } from '../search.js';
 import { table } from '../table.js';
+import { GAVE_UP } from '../words.js';
 
-const GIVEN_UP = {
-  'max-attempts': 'too many attempts',
-  'max-losses': 'lost with its workers',
-  'retry-no': 'not worth another attempt',
-};
 const DONE = { retry: 'retried', drop: 'dropped' };
 
 // Requests of one action at once.
@@ -156,7 +152,7 @@ function columns(group) {
     { title: 'URL', text: row => urlLink(row.url), sort: row => row.url },
     { title: 'Host', text: row => hostLink(row.key, group), sort: row => row.key },
     { title: 'Last reason', text: row => visible(row.last ?? NONE), sort: row => row.last },
-    { title: 'Given up', text: row => GIVEN_UP[row.reason] ?? visible(row.reason ?? NONE),
+    { title: 'Given up', text: row => GAVE_UP[row.reason] ?? visible(row.reason ?? NONE),
       sort: row => row.reason },
     { title: 'Job', sort: row => row.job, text: row => (row.job
       ? el('a', { href: `#/jobs/${encodeURIComponent(row.job)}` }, visible(row.job)) : NONE) },
