@@ -86,6 +86,11 @@ export async function show(main, { job: name }, signal) {
   }, signal);
   await seed(trend, name, signal);
   await poll(async () => {
+    if (!gone.hidden) {
+      waiting = [];
+      keys.update(waiting);
+      return;
+    }
     const query = { job: name, limit: 50 };
     ({ keys: waiting } = await ask(`/groups/${GROUP}/keys`, { query, signal }));
     keys.update(waiting);
