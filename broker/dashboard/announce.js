@@ -47,23 +47,37 @@ export async function announce(group, url = '') {
   return values ? `${visible(values.url)} is announced.` : undefined;
 }
 
+const EVERY = {
+  name: 'every', label: 'Every', required: true,
+  hint: 'An interval such as 30m or 12h, or a time of the day in UTC such as 06:00.',
+};
+
 /**
  * Asks for a URL and how often to fetch it, and sets that. Resolves to a sentence, or `undefined`.
  */
-export async function schedule(group, { url = '', every = '' } = {}) {
+export async function schedule(group) {
   const topic = feedOf(group);
   const values = await form({
-    title: url ? 'Change a schedule' : 'Add a schedule',
+    title: 'Add a schedule',
     fields: [
-      { name: 'url', label: 'URL', type: 'url', value: url, required: true },
-      {
-        name: 'every', label: 'Every', value: every, required: true,
-        hint: 'An interval such as 30m or 12h, or a time of the day in UTC such as 06:00.',
-      },
+      { name: 'url', label: 'URL', type: 'url', required: true },
+      EVERY,
       may('prio') && PRIO,
     ].filter(Boolean),
     action: 'Set',
-    run: given => publish(topic, given.url, { every: given.every, prio: given.prio }),
+    run: ({ url, every, prio }) => publish(topic, url, { every, prio }),
   });
   return values ? `${visible(values.url)} is fetched every ${visible(values.every)}.` : undefined;
+}
+
+/** Asks how often to fetch a URL that has a schedule. Resolves to a sentence, or `undefined`. */
+export async function reschedule(group, { url, every: was }) {
+  const values = await form({
+    title: 'Change a schedule',
+    text: `${visible(url)} keeps its priority and attributes, and is not fetched for the change.`,
+    fields: [{ ...EVERY, value: was }],
+    action: 'Set',
+    run: ({ every }) => publish(feedOf(group), url, { every, was }),
+  });
+  return values ? `${visible(url)} is fetched every ${visible(values.every)}.` : undefined;
 }

@@ -154,9 +154,9 @@ export function timeToGo(job, trend) {
   return end?.kind === 'ends' && openUrls(job) > 0 ? `about ${about(end.ms)}` : '';
 }
 
-/** The buttons for what may be done to a job in its state. */
-export function controls(job) {
-  const { job: name, state } = job;
+/** The buttons for what may be done to a job in its state. `now()` gives its newest figures. */
+export function controls(now) {
+  const { job: name, state } = now();
   const act = (label, action, said) => button({
     label, right: `job:${name}`, run: async () => {
       await ask(jobPath(name, `/${action}`), { method: 'POST' });
@@ -165,7 +165,8 @@ export function controls(job) {
   });
   const cancel = button({
     label: 'Cancel', right: `job:${name}`, danger: true, run: async () => {
-      const waiting = plural(job.pending + job.queued, 'waiting URL');
+      const { pending, queued } = now();
+      const waiting = plural(pending + queued, 'waiting URL');
       const isSure = await confirm({
         title: `Cancel ${name}?`, action: 'Cancel the job',
         text: `${waiting} will be dropped. Pages that crawlers hold are finished.`,

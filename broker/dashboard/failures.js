@@ -24,27 +24,35 @@ export function outcomePanels(signal) {
   let pass = null;
   let job = null;
   let isReading = false;
+  // Whether something has changed since the present read began.
+  let isStale = false;
   let isWanted = false;
 
   async function read() {
+    isStale = true;
+    if (isReading) {
+      return;
+    }
     isReading = true;
-    const reader = pass;
+    while (isStale && !signal.aborted) {
+      isStale = false;
+      await readPass(pass);
+    }
+    isReading = false;
+  }
+
+  async function readPass(reader) {
     try {
-      await reader.read(signal, events => {
-        if (events > 10_000) {
-          replace(note, `${count(events)} events read…`);
-        }
-      });
+      await reader.read(signal, events => reader === pass && events > 10_000 &&
+        replace(note, `${count(events)} events read…`));
       if (reader === pass) {
         draw();
       }
     } catch (error) {
-      if (!signal.aborted) {
+      if (reader === pass && !signal.aborted) {
         replace(note, error.status === 404 ? 'There are no events on page-ready yet.'
           : error.message);
       }
-    } finally {
-      isReading = false;
     }
   }
 
@@ -80,11 +88,12 @@ export function outcomePanels(signal) {
     }
     if (isNew) {
       pass = new PassPages(job);
+      isStale = false;
       reasons.clear();
       replace(lists);
       hosts.update([]);
     }
-    if (hasChanged && !isReading && (isWanted || job.found <= READ_UNASKED)) {
+    if (hasChanged && (isWanted || job.found <= READ_UNASKED)) {
       read();
     } else if (isNew) {
       replace(note, el('button', {

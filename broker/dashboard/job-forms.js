@@ -28,6 +28,7 @@ export async function openJob(job = null) {
   const name = job?.job;
   const values = await form({
     title: name ? `Open the next pass of ${name}` : 'Open a job', action: 'Open',
+    text: name && 'Choose scope and limits again: those of the last pass are not taken over.',
     fields: [
       name ? [] : { name: 'job', label: 'Name', required: true },
       { name: 'urls', label: 'Seeds', type: 'textarea', hint: 'URLs, one a line.' },

@@ -3,6 +3,7 @@
 import { ask } from './ask.js';
 import { GROUP } from './crawl.js';
 import { parse } from './events.js';
+import { GAVE_UP } from './words.js';
 
 /** The permission that reading them needs. */
 export const RIGHT = 'sub:page-ready';
@@ -12,6 +13,7 @@ const PAGES_MAX = 100_000;
 
 /** Words of `reason=` as sentences. A word that is not here is shown as it is. */
 export const REASONS = {
+  ...GAVE_UP,
   url: 'the URL is not one that can be fetched',
   robots: 'robots.txt does not allow it',
   address: 'its address is not on the public internet',
@@ -44,6 +46,7 @@ export class PassPages {
   #onlyFailed;
   #group = null;
   #next = 'first';
+  #last = Promise.resolve();
   /** `{id, url, outcome, reason, ..}` by the id of the page, each with its newest outcome. */
   pages = new Map();
   /** `{host, pages, ms, most}` by host: pages with a time, its sum, the longest. */
@@ -59,8 +62,14 @@ export class PassPages {
     this.#onlyFailed = onlyFailed;
   }
 
-  /** Reads up to the newest event. */
-  async read(signal, onProgress) {
+  /** Reads up to the newest event, once the reads before have ended. */
+  read(signal, onProgress) {
+    const begin = () => this.#read(signal, onProgress);
+    this.#last = this.#last.then(begin, begin);
+    return this.#last;
+  }
+
+  async #read(signal, onProgress) {
     const { next: head, first } = await ask('/topics/page-ready/state', { signal });
     if (this.#next === 'first') {
       this.knownFrom = Math.max(first, 1);

@@ -62,6 +62,14 @@ export function state(kind, word) {
   return STATES[kind]?.[word] ?? ['off', String(word)];
 }
 
+/** Why a group gave an entry up: `reason` of a dead letter, and `gave-up` of an event. */
+export const GAVE_UP = {
+  'max-attempts': 'too many attempts',
+  'max-losses': 'lost with its workers',
+  'retry-no': 'not worth another attempt',
+  down: 'its host did not answer for hours',
+};
+
 /** Why a group releases nothing: a value of `why` of the metric `tidings_group_stopped`. */
 export const STOPPED = {
   full: 'the disk is full',

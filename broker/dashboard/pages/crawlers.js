@@ -26,12 +26,24 @@ export async function show(main, params, signal) {
     shown = new AbortController();
     const part = AbortSignal.any([signal, shown.signal]);
     const view = membersTable(group);
-    replace(place, view.node);
+    const gone = el('p', { class: 'note', hidden: true }, 'This group does not exist any more.');
+    facts.textContent = '';
+    replace(place, gone, view.node);
     const members = list({
       path: `/groups/${encodeURIComponent(group)}/members`, field: 'members',
       key: row => row.member, limit: 1000, onRead: () => sum(members.rows()),
     }, view, part);
-    watch({ [`members:${group}`]: answer => answer && members.fresh(answer) }, part);
+    watch({
+      [`members:${group}`]: answer => {
+        gone.hidden = Boolean(answer);
+        view.node.hidden = !answer;
+        if (answer) {
+          members.fresh(answer);
+        } else {
+          facts.textContent = '';
+        }
+      },
+    }, part);
   }
 
   function sum(rows) {

@@ -10,12 +10,8 @@ import { watch } from '../live.js';
 import { metrics } from '../metrics.js';
 import { searchForm } from '../search.js';
 import { table } from '../table.js';
+import { GAVE_UP } from '../words.js';
 
-const GIVEN_UP = {
-  'max-attempts': 'too many attempts',
-  'max-losses': 'lost with its workers',
-  'retry-no': 'not worth another attempt',
-};
 const DONE = { retry: 'retried', drop: 'dropped' };
 
 // Requests of one action at once.
@@ -32,14 +28,14 @@ export async function show(main, params, signal) {
   main.append(head('Dead letters', facts));
   const figures = await metrics(signal);
   const kept = group => figures.of('tidings_group_dead_entries', { group });
-  const failed = error =>
-    !signal.aborted && replace(place, el('p', { class: 'error' }, error.message));
   main.append(await groupChoice({
     label: group => (kept(group) === null ? group : `${group} (${count(kept(group))})`),
     show: group => {
       shown?.abort();
       shown = new AbortController();
-      showGroup(place, facts, group, AbortSignal.any([signal, shown.signal])).catch(failed);
+      const part = AbortSignal.any([signal, shown.signal]);
+      showGroup(place, facts, group, part).catch(error =>
+        !part.aborted && replace(place, el('p', { class: 'error' }, error.message)));
     },
   }, signal), place);
 }
@@ -98,13 +94,13 @@ async function showGroup(place, facts, group, signal) {
     const entries = view.selected();
     return { entries, number: entries.length, text: plural(entries.length, 'dead letter') };
   };
-  const matching = () => (reason.value ? withReason() : counted(path, query, signal));
+  const matching = () => (reason.value ? withReason() : counted(path, query, group, signal));
   const withReason = async () => {
     const wanted = reason.value;
     const entries = await walk(path, query, row => reasonOf(row) === wanted, signal);
     return {
       entries, number: entries.length,
-      text: `${plural(entries.length, 'dead letter')} with the reason ${wanted}`,
+      text: selection(plural(entries.length, 'dead letter'), group, query, wanted),
     };
   };
 
@@ -156,7 +152,7 @@ function columns(group) {
     { title: 'URL', text: row => urlLink(row.url), sort: row => row.url },
     { title: 'Host', text: row => hostLink(row.key, group), sort: row => row.key },
     { title: 'Last reason', text: row => visible(row.last ?? NONE), sort: row => row.last },
-    { title: 'Given up', text: row => GIVEN_UP[row.reason] ?? visible(row.reason ?? NONE),
+    { title: 'Given up', text: row => GAVE_UP[row.reason] ?? visible(row.reason ?? NONE),
       sort: row => row.reason },
     { title: 'Job', sort: row => row.job, text: row => (row.job
       ? el('a', { href: `#/jobs/${encodeURIComponent(row.job)}` }, visible(row.job)) : NONE) },
@@ -167,12 +163,21 @@ function columns(group) {
 }
 
 // How many dead letters a search selects. The broker does not count very many of them.
-async function counted(path, query, signal) {
+async function counted(path, query, group, signal) {
   const { matched } = await ask(path, { signal, query: { ...query, limit: 0 } });
-  const isAll = !query.key && !query.match;
   const some = matched === undefined ? 'More dead letters than the broker counts at once'
     : plural(matched, 'dead letter');
-  return { query, number: matched ?? null, text: `${some} (all${isAll ? '' : ' that match'})` };
+  return { query, number: matched ?? null, text: selection(some, group, query) };
+}
+
+// What is selected, for a question: `5 dead letters of crawlers, all with the host example.org,`.
+function selection(some, group, { key, match }, reason) {
+  const parts = [
+    key && `the host ${visible(key)}`, match && `a URL that matches ${visible(match)}`,
+    reason && `the last reason ${visible(reason)}`,
+  ].filter(Boolean);
+  const rest = parts.length > 0 ? ` with ${parts.join(' and ')}` : '';
+  return `${some} of ${visible(group)} (all${rest})`;
 }
 
 async function walk(path, query, has, signal) {

@@ -22,6 +22,7 @@ export async function show(main, { group, key }, signal) {
   const path = `/groups/${encodeURIComponent(group)}`;
   const now = el('div', {});
   const why = el('span', {});
+  const gone = el('p', { class: 'note', hidden: true }, 'This group does not exist any more.');
   const rulePlace = el('div', {});
   const actions = el('div', { class: 'buttons' });
   const settings = await ask(path, { signal });
@@ -31,7 +32,7 @@ export async function show(main, { group, key }, signal) {
     head(visible(key), [
       el('span', {}, 'host of the group ', el('a', { href: `#${path}` }, group)), why,
     ], actions),
-    now, rulePlace);
+    gone, now, rulePlace);
 
   const tasks = table({
     caption: 'What waits, is under way, or was given up', columns: taskColumns(),
@@ -115,9 +116,17 @@ export async function show(main, { group, key }, signal) {
   const follow = hasHosts && !missing
     ? answersOf({ host: key, where: `group=${group}` }, signal) : null;
   // The stream says whether the broker is there, and when the group is gone.
-  watch({ [`group:${group}`]: () => {} }, signal);
+  watch({
+    [`group:${group}`]: object => {
+      gone.hidden = Boolean(object);
+      [why, now, rulePlace, actions].forEach(node => { node.hidden = !object; });
+    },
+  }, signal);
   await readRule();
   await poll(async () => {
+    if (!gone.hidden) {
+      return;
+    }
     await Promise.all([
       readNow(), waiting.refresh(), scheduled.refresh(),
       follow?.().then(rows => answers.update(rows.slice(-20).reverse())),

@@ -71,12 +71,12 @@ export async function show(main, { job: name }, signal) {
   watch({
     [`job:${name}`]: next => {
       gone.hidden = Boolean(next);
-      if (!next) {
-        replace(actions);
+      const isOther = job?.state !== next?.state || job?.pass !== next?.pass;
+      job = next;
+      if (!job) {
+        [facts, sentence, actions].forEach(node => replace(node));
         return;
       }
-      const isOther = !job || job.state !== next.state || job.pass !== next.pass;
-      job = next;
       if (isOther) {
         replace(actions, pageControls(() => job));
       }
@@ -86,6 +86,11 @@ export async function show(main, { job: name }, signal) {
   }, signal);
   await seed(trend, name, signal);
   await poll(async () => {
+    if (!gone.hidden) {
+      waiting = [];
+      keys.update(waiting);
+      return;
+    }
     const query = { job: name, limit: 50 };
     ({ keys: waiting } = await ask(`/groups/${GROUP}/keys`, { query, signal }));
     keys.update(waiting);
@@ -176,7 +181,7 @@ function pageControls(now) {
   if (word !== 'done') {
     return [
       button({ label: 'Change…', right, run: () => changeJob(now()) }),
-      controls(now()),
+      controls(now),
     ].flat();
   }
   return [

@@ -5,7 +5,7 @@ import { ask } from '../ask.js';
 import {
   GROUP, Trend, bar, controls, endedUrls, jobPath, openUrls, timeToGo,
 } from '../crawl.js';
-import { el, head, mark, replace } from '../dom.js';
+import { el, head, mark, replace, setText } from '../dom.js';
 import { count, rate } from '../format.js';
 import { openJob } from '../job-forms.js';
 import { watch } from '../live.js';
@@ -44,37 +44,48 @@ export async function show(main, params, signal) {
     ],
   });
   const more = el('p', { class: 'hint' });
+  const part = el('span', {});
   replace(main, head('Jobs', null, openButton()), list.node, more);
 
   // The live list has the newest jobs. Older ones are asked for once.
-  const older = new Map();
+  let older = [];
   let newest = [];
   const draw = () => {
     const names = new Set(newest.map(({ job }) => job));
-    list.update([...newest, ...[...older.values()].filter(({ job }) => !names.has(job))]);
+    list.update([...newest, ...older.filter(({ job }) => !names.has(job))]);
   };
   const readOlder = async () => {
+    const all = [];
     let after = 0;
     do {
       const query = { limit: 1000, after };
       const { jobs, next } = await ask('/jobs', { query, signal });
-      jobs.forEach(job => older.set(job.job, job));
+      all.push(...jobs);
       after = next;
     } while (after !== undefined);
-    replace(more, `All ${count(older.size)} jobs were read. The newest 100 are updated.`);
+    older = all;
+    replace(more, `All ${count(older.length)} jobs were read. The newest 100 are updated.`);
     draw();
   };
+  const showAll = button({ label: 'Show all', run: readOlder });
   watch({
-    jobs: ({ jobs = [], matched } = {}) => {
+    jobs: answer => {
+      const { jobs = [], matched = 0 } = answer ?? {};
       const now = performance.now();
       newest = jobs.map(job => {
         trend(job).add(now, openUrls(job), job.completed, job.pass);
         return { ...job, rate: trend(job).rate() };
       });
+      // Numbers rise, so the live list lacks of those above its last one what was deleted.
+      const numbers = new Set(jobs.map(({ number }) => number));
+      const last = matched > jobs.length ? jobs.at(-1).number : 0;
+      older = older.filter(({ number }) => number < last || numbers.has(number));
       draw();
-      if (matched > jobs.length && older.size === 0) {
-        replace(more, `The newest ${count(jobs.length)} of ${count(matched)}. `,
-          el('button', { type: 'button', onclick: readOlder }, 'Show all'));
+      if (matched > jobs.length && older.length === 0) {
+        setText(part, `The newest ${count(jobs.length)} of ${count(matched)}. `);
+        if (!more.contains(showAll)) {
+          replace(more, part, showAll);
+        }
       }
     },
   }, signal);
@@ -88,16 +99,15 @@ function cached() {
   const known = new Map();
   return job => {
     const id = `${job.job} ${job.pass} ${job.state}`;
-    const newest = known.get(job.job);
-    if (newest?.id === id) {
-      newest.job.pending = job.pending;
-      newest.job.queued = job.queued;
-      return newest.node;
+    const same = known.get(job.job);
+    if (same?.id === id) {
+      same.job = job;
+      return same.node;
     }
-    const own = { ...job };
-    const node = el('span', { class: 'actions' }, controls(own));
-    known.set(job.job, { id, job: own, node });
-    return node;
+    const own = { id, job };
+    own.node = el('span', { class: 'actions' }, controls(() => own.job));
+    known.set(job.job, own);
+    return own.node;
   };
 }
 

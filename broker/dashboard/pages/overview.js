@@ -34,7 +34,11 @@ export async function show(main, params, signal) {
   let isNew = true;
   await poll(async () => {
     const now = await figuresOr(verdict, signal);
-    say(verdict, problems(now, ready));
+    const found = problems(now, ready);
+    // Only `ready` tells of topics that take nothing.
+    if (ready || found.length > 0) {
+      say(verdict, found);
+    }
     const rates = now.rates(before);
     before = now;
     replace(numbers, figures(keyFigures(now, rates)));

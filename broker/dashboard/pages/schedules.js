@@ -1,7 +1,7 @@
 // URLs that are fetched again and again: when, how they ended last; add, change and end.
 
 import { button, confirm } from '../actions.js';
-import { publish, feedOf, rightTo, schedule } from '../announce.js';
+import { publish, feedOf, reschedule, rightTo, schedule } from '../announce.js';
 import { ask } from '../ask.js';
 import { groupChoice } from '../choice.js';
 import { el, head, keeper, mark, replace, unseen } from '../dom.js';
@@ -23,14 +23,17 @@ export async function show(main, params, signal) {
   const place = el('div', { class: 'panel' });
   let shown = null;
   main.append(head('Schedules', facts));
-  const failed = error =>
-    !signal.aborted && replace(place, el('p', { class: 'error' }, error.message));
-  main.append(await groupChoice({ show: name => showGroup(name).catch(failed) }, signal), place);
+  main.append(await groupChoice({
+    show: name => {
+      shown?.abort();
+      shown = new AbortController();
+      const part = AbortSignal.any([signal, shown.signal]);
+      showGroup(name, part).catch(error =>
+        !part.aborted && replace(place, el('p', { class: 'error' }, error.message)));
+    },
+  }, signal), place);
 
-  async function showGroup(name) {
-    shown?.abort();
-    shown = new AbortController();
-    const part = AbortSignal.any([signal, shown.signal]);
+  async function showGroup(name, part) {
     const group = await ask(`/groups/${encodeURIComponent(name)}`, { signal: part });
     const topic = feedOf(group);
     const right = rightTo(topic, 'every');
@@ -68,7 +71,7 @@ export async function show(main, params, signal) {
         {
           title: 'Actions', text: row => keep(`${row.every} ${row.url}`, () =>
             el('span', { class: 'actions' },
-              rowButton(row, 'Change…', () => schedule(group, row)),
+              rowButton(row, 'Change…', () => reschedule(group, row)),
               rowButton(row, 'End…', () => end(row)))),
         },
       ],
@@ -93,9 +96,9 @@ export async function show(main, params, signal) {
     // The stream says whether the broker is there.
     watch({ [`group:${name}`]: () => {} }, part);
     await poll(async () => {
-      for (const result of await results?.() ?? []) {
-        last.set(result.schedule ?? result.url, result);
-      }
+      const newest = await results?.() ?? [];
+      last.clear();
+      newest.forEach(result => last.set(result.schedule ?? result.url, result));
       await rows.refresh();
     }, 5_000, part);
   }

@@ -64,10 +64,11 @@ function limitsOf(now) {
   const rows = [
     { name: 'Open files', used: of('process_open_fds'), most: of('process_max_fds'), unit: count,
       then: 'Further connections are refused.' },
-    { name: 'Logs on the disk', used: stored, most: stored + free - reserve, unit: bytes,
+    { name: 'Logs on the disk', used: free === null ? null : stored,
+      most: stored + Math.max(0, free - reserve), unit: bytes,
       then: `Events are rejected when ${bytes(reserve)} are left free.` },
   ];
-  return rows.filter(({ used, most }) => used !== null && most > 0);
+  return rows.filter(({ used, most }) => used !== null && most !== null);
 }
 
 function limitTable() {
@@ -80,7 +81,7 @@ function limitTable() {
       { title: 'Used', number: true, text: row => row.unit(row.used) },
       { title: 'Most', number: true, text: row => row.unit(row.most) },
       { title: 'Share', text: row => {
-        const share = Math.round((row.used / row.most) * 100);
+        const share = row.most > 0 ? Math.round((row.used / row.most) * 100) : 100;
         const kind = share >= 90 ? 'bad' : share >= 75 ? 'warn' : 'ok';
         return el('span', { class: 'share' },
           el('meter', { min: 0, max: 100, high: 75, value: share, 'aria-hidden': 'true' }),
