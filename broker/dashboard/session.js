@@ -110,7 +110,7 @@ export function showLogin(main, reason, onDone) {
     input,
     el('p', { id: 'token-hint', class: 'hint' },
       'On the machine of the broker, ', el('code', {}, 'tidings dashboard'),
-      ' prints an address with one. It stays in this tab, and closing the tab forgets it.'),
+      ' prints an address with one. It stays in this tab until you log out.'),
     el('button', { type: 'submit', class: 'primary' }, 'Log in')));
   input.focus();
 }

@@ -24,6 +24,7 @@ const SETTINGS = {
   'max-losses': ['Losses', 'Lost leases, after which a URL is a dead letter.', 'number'],
   backoff: ['Backoff', 'Wait after the first failure; it doubles with each.'],
   'page-ready': ['Publishes outcomes on page-ready', null, 'select'],
+  circuit: ['Lets hosts rest that do not answer', null, 'select'],
 };
 
 // The other totals of a group are kept over restarts.

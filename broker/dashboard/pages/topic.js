@@ -124,9 +124,11 @@ function retention(topic, cursor) {
   if (limits.length > 0) {
     const left = Math.min(...limits);
     return mark(left < 86_400_000 ? 'warn' : 'ok',
-      left < 60_000 ? 'is about to pass it' : `passes it in about ${about(left)}`);
+      left < 60_000 ? 'its next event is about to be deleted' :
+        `its next event is deleted in about ${about(left)}`);
   }
-  return age ? `passes it within ${topic['retain-age']}` : 'passes it when the topic is full';
+  return age ? `its next event is deleted within ${topic['retain-age']}` :
+    'its next event is deleted when the topic is full';
 }
 
 async function publish(name, path) {
