@@ -123,10 +123,11 @@ function retention(topic, cursor) {
   }
   if (limits.length > 0) {
     const left = Math.min(...limits);
-    return mark(left < 86_400_000 ? 'warn' : 'ok',
-      left < 60_000 ? 'is about to pass it' : `passes it in about ${about(left)}`);
+    const time = left < 60_000 ? 'less than 1 min' : `about ${about(left)}`;
+    return mark(left < 86_400_000 ? 'warn' : 'ok', `its next event is deleted in ${time}`);
   }
-  return age ? `passes it within ${topic['retain-age']}` : 'passes it when the topic is full';
+  const time = age ? `within ${topic['retain-age']}` : 'when the topic is full';
+  return `its next event is deleted ${time}`;
 }
 
 async function publish(name, path) {
