@@ -2,7 +2,7 @@
 
 import { Refusal } from './ask.js';
 import { el, replace } from './dom.js';
-import { needs } from './session.js';
+import { me, needs } from './session.js';
 
 let names = 0;
 const unique = prefix => `${prefix}-${(names += 1)}`;
@@ -10,9 +10,17 @@ const unique = prefix => `${prefix}-${(names += 1)}`;
 /** Says a sentence in the status line of the page; `null` clears it. */
 export function say(text, isBad = false) {
   const line = document.getElementById('said');
-  line.hidden = !text;
+  // A screen reader announces only what changes in a line that is there already.
+  line.classList.toggle('unseen', !text);
+  document.getElementById('said-close').hidden = !text;
   line.classList.toggle('bad', isBad);
   replace(document.getElementById('said-text'), text);
+}
+
+// Says what came of an action, unless the session that began it has ended.
+function reporter() {
+  const session = me();
+  return (text, isBad) => me() === session && say(text, isBad);
 }
 
 /**
@@ -31,10 +39,11 @@ export function button({ label, right, danger, run }) {
       }
       node.setAttribute('aria-disabled', 'true');
       node.classList.add('runs');
+      const report = reporter();
       try {
-        say((await run()) ?? null);
+        report((await run()) ?? null);
       } catch (error) {
-        report(error);
+        reportFailure(report, error);
       } finally {
         node.classList.remove('runs');
         node.removeAttribute('aria-disabled');
@@ -45,9 +54,9 @@ export function button({ label, right, danger, run }) {
     ? el('span', { class: 'off' }, node, el('span', { id, class: 'why' }, missing)) : node;
 }
 
-function report(error) {
+function reportFailure(report, error) {
   if (error.name !== 'AbortError' && error.status !== 401) {
-    say(error instanceof Refusal ? error.message : `Failed: ${error.message}`, true);
+    report(error instanceof Refusal ? error.message : `Failed: ${error.message}`, true);
   }
 }
 
@@ -87,18 +96,26 @@ function dialog({ title, text, fields, action, danger, check, run }) {
       replace(error, problem);
       return;
     }
-    submit.disabled = true;
+    setBusy(true);
+    const report = reporter();
     try {
-      say((await run?.(values)) ?? null);
+      report((await run?.(values)) ?? null);
       result = values;
       node.close();
     } catch (refusal) {
       replace(error, refusal.message);
     } finally {
-      submit.disabled = false;
+      setBusy(false);
     }
   };
-  const node = el('dialog', { 'aria-labelledby': id },
+  // What is under way cannot be taken back, so the dialog stays until it has ended.
+  const setBusy = isBusy => {
+    submit.disabled = isBusy;
+    cancel.disabled = isBusy;
+    node.setAttribute('closedby', isBusy ? 'none' : 'closerequest');
+  };
+  const oncancel = event => submit.disabled && event.preventDefault();
+  const node = el('dialog', { 'aria-labelledby': id, oncancel },
     el('form', { onsubmit, novalidate: false },
       el('h2', { id }, title),
       text && [text].flat().map(each => (each instanceof Node ? each : el('p', {}, each))),

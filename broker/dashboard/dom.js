@@ -24,6 +24,20 @@ export function replace(node, ...children) {
   node.replaceChildren(fragment);
 }
 
+/**
+ * Replaces controls. The focus stays at its control, or goes to the button at the same place if
+ * that control is gone.
+ */
+export function replaceControls(node, ...children) {
+  const focused = document.activeElement;
+  const place = [...node.querySelectorAll('button')].indexOf(focused);
+  replace(node, ...children);
+  if (place >= 0) {
+    const buttons = [...node.querySelectorAll('button')];
+    (buttons.includes(focused) ? focused : buttons[place] ?? buttons.at(-1))?.focus();
+  }
+}
+
 /** Sets the text of a node if it differs, so that a screen reader does not repeat it. */
 export function setText(node, text) {
   if (node.textContent !== String(text)) {

@@ -58,25 +58,29 @@ function loginPage(reason) {
 async function enter() {
   const signal = clear();
   replace(main, el('p', { class: 'empty' }, 'Connecting…'));
-  try {
-    const reason = await begin();
-    if (signal.aborted) {
-      return;
-    }
-    if (reason === null) {
-      nav.hidden = false;
-      menu.hidden = false;
-      sessionPart();
-      await show();
-    } else {
-      loginPage(reason);
-    }
-  } catch (error) {
-    if (!signal.aborted) {
-      failed(main, error);
-      setTimeout(() => !signal.aborted && enter(), 3_000);
+  let said = null;
+  while (!signal.aborted) {
+    try {
+      const reason = await begin();
+      if (!signal.aborted) {
+        await (reason === null ? begun() : loginPage(reason));
+      }
+    } catch (error) {
+      // The same alert is not spoken again.
+      if (!signal.aborted && error.message !== said) {
+        said = error.message;
+        failed(main, error);
+      }
+      await new Promise(resolve => setTimeout(resolve, 3_000));
     }
   }
+}
+
+function begun() {
+  nav.hidden = false;
+  menu.hidden = false;
+  sessionPart();
+  return show();
 }
 
 // Shows the page that the address names. After a change of the page its heading has the focus.

@@ -38,7 +38,7 @@ export async function begin() {
 
 function whyNot({ known }, token) {
   const unknown = token ? 'The broker does not know this token.' : '';
-  return known ? 'This session does not have the permission `monitor`.' : unknown;
+  return known ? 'This session does not have the permission monitor.' : unknown;
 }
 
 /** What `GET /me` said; `null` before. */
@@ -60,7 +60,7 @@ export function may(right) {
 
 /** `null`, or which right is missing. */
 export function needs(right) {
-  return !right || may(right) ? null : `needs the permission \`${right}\``;
+  return !right || may(right) ? null : `needs the permission ${right}`;
 }
 
 /** Ends the session of this tab. */

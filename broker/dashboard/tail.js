@@ -1,7 +1,7 @@
 // The live tail of a topic: its stream with filters, and single events opened.
 
 import { stream } from './ask.js';
-import { el, replace } from './dom.js';
+import { el, replace, setText } from './dom.js';
 import { parse } from './events.js';
 import { count, plural, urlLink, visible } from './format.js';
 import { needs } from './session.js';
@@ -19,6 +19,7 @@ export function tail(topic, signal) {
   }
   const path = `/topics/${encodeURIComponent(topic)}/events`;
   const status = el('span', { class: 'hint', role: 'status' });
+  const counts = el('span', { class: 'hint' });
   const rows = el('tbody', {});
   const pause = el('button', { type: 'button', onclick: () => (attempt ? stop() : start(next())) },
     'Pause');
@@ -100,19 +101,15 @@ export function tail(topic, signal) {
 
   function say() {
     const words = [
-      attempt ? plural(received, 'event') : `Paused after ${plural(received, 'event')}`,
+      plural(received, 'event'),
       rows.childElementCount >= ROWS ? `the newest ${ROWS} are kept` : null,
       missing > 0 ? `${plural(missing, 'seq')} are missing` : null,
       passed > 0 ? `${count(passed)} came too fast to be shown` : null,
     ].filter(Boolean).join('; ');
-    const text = problem ?? `${words}.`;
-    if (status.textContent !== text) {
-      replace(status, text);
-    }
-    const label = attempt ? 'Pause' : 'Resume';
-    if (pause.textContent !== label) {
-      replace(pause, label);
-    }
+    // The counts change too often to be spoken.
+    setText(status, problem ?? (attempt ? '' : 'Paused.'));
+    setText(counts, `${words}.`);
+    setText(pause, attempt ? 'Pause' : 'Resume');
   }
 
   function restart(event) {
@@ -145,7 +142,8 @@ export function tail(topic, signal) {
   const node = el('div', {},
     el('form', { class: 'inputs', onsubmit: restart },
       Object.values(fields).map(({ node }) => node),
-      el('div', { class: 'actions' }, el('button', { type: 'submit' }, 'Show'), pause, status)),
+      el('div', { class: 'actions' }, el('button', { type: 'submit' }, 'Show'), pause, status,
+        counts)),
     el('div', { class: 'table-box tail', tabindex: '0', role: 'group', 'aria-label': 'Events' },
       el('table', {},
         el('caption', { class: 'unseen' }, `Events of ${topic}, the newest first`),

@@ -4,7 +4,7 @@ import { button, confirm, form } from '../actions.js';
 import { announce, feedOf, rightTo } from '../announce.js';
 import { ask } from '../ask.js';
 import { remember } from '../choice.js';
-import { el, figures, head, mark, panel, replace } from '../dom.js';
+import { el, figures, head, mark, panel, replace, replaceControls } from '../dom.js';
 import { bytes, count, duration, plural, rate, visible } from '../format.js';
 import { hostsTable, openHost } from '../hosts.js';
 import { list } from '../list.js';
@@ -24,7 +24,7 @@ const SETTINGS = {
   'max-losses': ['Losses', 'Lost leases, after which a URL is a dead letter.', 'number'],
   backoff: ['Backoff', 'Wait after the first failure; it doubles with each.'],
   'page-ready': ['Publishes outcomes on page-ready', null, 'select'],
-  circuit: ['Lets hosts rest that do not answer', null, 'select'],
+  circuit: ['Rests for hosts that do not answer', null, 'select'],
 };
 
 // The other totals of a group are kept over restarts.
@@ -77,7 +77,7 @@ export async function show(main, { group }, signal) {
     replace(settings, Object.entries(SETTINGS).map(([name, [label]]) => el('div', {},
       el('dt', {}, label), el('dd', {}, visible([object[name]].flat().join(', '))))));
     if (wasPaused) {
-      replace(buttons, actionsOf());
+      replaceControls(buttons, actionsOf());
     }
   };
 
@@ -144,22 +144,26 @@ export async function show(main, { group }, signal) {
     return undefined;
   }
 
-  const setSettings = () => form({
-    title: `Settings of ${group}`,
-    fields: Object.entries(SETTINGS).map(([name, [label, hint, type]]) => ({
-      name, label, hint, type, required: true, options: ['on', 'off'],
-      value: [current[name]].flat().join(','),
-    })),
-    action: 'Change',
-    run: async values => {
-      const body = Object.fromEntries(Object.entries(values)
-        .filter(([name, value]) => String(value) !== [current[name]].flat().join(',')));
-      if (body.topics) {
-        body.topics = body.topics.split(/[\s,]+/).filter(Boolean);
-      }
-      draw(await ask(path, { method: 'PUT', body }));
-    },
-  });
+  const setSettings = () => {
+    // Only what the reader changed is set, whatever others change meanwhile.
+    const before = Object.fromEntries(Object.keys(SETTINGS)
+      .map(name => [name, [current[name]].flat().join(',')]));
+    return form({
+      title: `Settings of ${group}`,
+      fields: Object.entries(SETTINGS).map(([name, [label, hint, type]]) => ({
+        name, label, hint, type, required: true, options: ['on', 'off'], value: before[name],
+      })),
+      action: 'Change',
+      run: async values => {
+        const body = Object.fromEntries(Object.entries(values)
+          .filter(([name, value]) => String(value) !== before[name]));
+        if (body.topics) {
+          body.topics = body.topics.split(/[\s,]+/).filter(Boolean);
+        }
+        draw(await ask(path, { method: 'PUT', body }));
+      },
+    });
+  };
 
   watch({
     [`group:${group}`]: draw,

@@ -3,7 +3,7 @@
 import { button } from '../actions.js';
 import { announce, feedOf, rightTo } from '../announce.js';
 import { ask } from '../ask.js';
-import { el, figures, head, mark, panel, replace } from '../dom.js';
+import { el, figures, head, mark, panel, replace, replaceControls } from '../dom.js';
 import { NONE, count, duration, plural, urlLink, visible } from '../format.js';
 import { list } from '../list.js';
 import { watch } from '../live.js';
@@ -61,19 +61,24 @@ export async function show(main, { group, key }, signal) {
 
   let rule = null;
   let blocked = 0;
+  const ways = ['block', 'pause', 'slow'].map(kind => button({
+    label: { block: 'Block…', pause: 'Pause…', slow: 'Slow down…' }[kind], right: 'admin',
+    danger: kind === 'block', run: () => change(kind),
+  }));
+  const ending = button({ label: 'End the rule…', right: 'admin', run: end });
+  const announcing = button({
+    label: 'Announce a URL…', right: rightTo(topic),
+    run: () => announce(settings, hasHosts ? `http://${key}/` : ''),
+  });
   async function readRule() {
     rule = await ruleOf(group, key, signal);
     replace(rulePlace, rule && el('p', { class: 'note' }, mark('warn', `Rule: ${ruleText(rule)}`),
       rule.key !== key && ` (of ${visible(rule.key)})`, rule.left && `, ends ${endText(rule)}`,
       rule.note && `, note: ${noteText(rule.note)}`));
-    replace(actions, ['block', 'pause', 'slow'].map(kind => button({
-      label: { block: 'Block…', pause: 'Pause…', slow: 'Slow down…' }[kind], right: 'admin',
-      danger: kind === 'block', run: () => change(kind),
-    })), rule?.key === key && button({ label: 'End the rule…', right: 'admin', run: end }),
-    button({
-      label: 'Announce a URL…', right: rightTo(topic),
-      run: () => announce(settings, hasHosts ? `http://${key}/` : ''),
-    }));
+    const isOwn = rule?.key === key;
+    if (actions.firstChild === null || isOwn !== actions.contains(ending)) {
+      replaceControls(actions, ways, isOwn && ending, announcing);
+    }
   }
   async function change(kind) {
     const text = [
@@ -117,18 +122,15 @@ export async function show(main, { group, key }, signal) {
     ? answersOf({ host: key, where: `group=${group}` }, signal) : null;
   // The stream says whether the broker is there, and when the group is gone.
   watch({
-    [`group:${group}`]: object => {
-      gone.hidden = Boolean(object);
-      [why, now, rulePlace, actions].forEach(node => { node.hidden = !object; });
-    },
+    [`group:${group}`]: object => object === null &&
+      replace(why, mark('bad', 'This group does not exist any more.')),
   }, signal);
-  await readRule();
   await poll(async () => {
     if (!gone.hidden) {
       return;
     }
     await Promise.all([
-      readNow(), waiting.refresh(), scheduled.refresh(),
+      readRule(), readNow(), waiting.refresh(), scheduled.refresh(),
       follow?.().then(rows => answers.update(rows.slice(-20).reverse())),
     ]);
   }, 5_000, signal);

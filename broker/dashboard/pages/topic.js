@@ -123,12 +123,11 @@ function retention(topic, cursor) {
   }
   if (limits.length > 0) {
     const left = Math.min(...limits);
-    return mark(left < 86_400_000 ? 'warn' : 'ok',
-      left < 60_000 ? 'its next event is about to be deleted' :
-        `its next event is deleted in about ${about(left)}`);
+    const time = left < 60_000 ? 'less than 1 min' : `about ${about(left)}`;
+    return mark(left < 86_400_000 ? 'warn' : 'ok', `its next event is deleted in ${time}`);
   }
-  return age ? `its next event is deleted within ${topic['retain-age']}` :
-    'its next event is deleted when the topic is full';
+  const time = age ? `within ${topic['retain-age']}` : 'when the topic is full';
+  return `its next event is deleted ${time}`;
 }
 
 async function publish(name, path) {
