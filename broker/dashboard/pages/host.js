@@ -22,7 +22,6 @@ export async function show(main, { group, key }, signal) {
   const path = `/groups/${encodeURIComponent(group)}`;
   const now = el('div', {});
   const why = el('span', {});
-  const gone = el('p', { class: 'note', hidden: true }, 'This group does not exist any more.');
   const rulePlace = el('div', {});
   const actions = el('div', { class: 'buttons' });
   const settings = await ask(path, { signal });
@@ -32,7 +31,7 @@ export async function show(main, { group, key }, signal) {
     head(visible(key), [
       el('span', {}, 'host of the group ', el('a', { href: `#${path}` }, group)), why,
     ], actions),
-    gone, now, rulePlace);
+    now, rulePlace);
 
   const tasks = table({
     caption: 'What waits, is under way, or was given up', columns: taskColumns(),
@@ -126,9 +125,6 @@ export async function show(main, { group, key }, signal) {
       replace(why, mark('bad', 'This group does not exist any more.')),
   }, signal);
   await poll(async () => {
-    if (!gone.hidden) {
-      return;
-    }
     await Promise.all([
       readRule(), readNow(), waiting.refresh(), scheduled.refresh(),
       follow?.().then(rows => answers.update(rows.slice(-20).reverse())),
