@@ -1,5 +1,6 @@
 //! Interoperability with Flask-WebSub: it subscribes to our hub, and our subscriber uses its hub.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -185,7 +186,10 @@ fn a_page_without_feed_is_received_from_a_flask_websub_hub() {
     let announced = || {
         let events = ReceivedEvents::read_all(server.address, "post-ready", "end-of-items").events;
         let begin = format!("{topic} item=");
-        events.iter().filter(|(_, payload)| payload.starts_with(&begin)).count()
+        // If the page changes during the check that follows a delivery, the crawler and the hub may
+        // both announce the new version. An item begins with the hash of the version.
+        let items = events.iter().filter_map(|(_, payload)| payload.strip_prefix(&begin));
+        items.map(|item| item[..16].to_owned()).collect::<BTreeSet<_>>().len()
     };
     assert_eq!(announced(), 0);
     for (text, count) in [("two", 1), ("three", 2)] {
