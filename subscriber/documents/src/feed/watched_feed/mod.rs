@@ -196,12 +196,6 @@ impl ItemFingerprint {
         hasher.update(&[0]).update(entry.link.as_deref().unwrap_or_default().as_bytes());
         Self { id, link: first_u64(hasher.finalize()) }
     }
-
-    /// The fingerprint of a version of a page. Numbers begin with 1, so a version that returns has
-    /// another number.
-    fn of_version(version: u64, before: Option<Self>) -> Self {
-        Self { id: version, link: before.map_or(0, |before| before.link).saturating_add(1) }
-    }
 }
 
 impl FromStr for ItemFingerprint {
@@ -275,19 +269,27 @@ impl KnownItems {
 
     /// Makes a version of a page the only known one. Returns its fingerprint if the version is new.
     pub fn set_version(&mut self, version: u64) -> Option<ItemFingerprint> {
-        let before = self.0.last().copied();
-        if before.is_some_and(|before| before.id == version) {
+        if self.is_at_version(version) {
             return None;
         }
-        let print = ItemFingerprint::of_version(version, before);
+        // A version that returns has another number.
+        let print = ItemFingerprint { id: version, link: self.version_number().saturating_add(1) };
         self.0 = vec![print];
         Some(print)
     }
 
+    /// From 1; 0 if no version is known.
+    fn version_number(&self) -> u64 {
+        self.0.last().map_or(0, |print| print.link)
+    }
+
+    fn is_at_version(&self, version: u64) -> bool {
+        self.0.last().is_some_and(|print| print.id == version)
+    }
+
     /// Takes over a version of a page from another process, unless it is older.
     pub fn merge_version(&mut self, other: Self) {
-        let number = |known: &Self| known.0.last().map_or(0, |print| print.link);
-        if number(&other) > number(self) {
+        if other.version_number() > self.version_number() {
             *self = other;
         }
     }
@@ -474,26 +476,24 @@ impl WatchedFeed {
     /// The version of a page, if it is to be published.
     fn new_version(&mut self, version: u64) -> Option<ItemFingerprint> {
         let announced = self.announced.take();
-        if let Some(announced) = announced.filter(|announced| announced.id == version) {
-            // The hub has delivered it, and perhaps versions before it.
-            self.known.merge_version(KnownItems(vec![announced]));
+        let is_announced = announced.is_some_and(|announced| announced.id == version);
+        // The announced version was published, so another one follows it. But the known one may be
+        // older: an answer of a cache.
+        if is_announced || !self.known.is_at_version(version) {
+            self.known.merge_version(KnownItems(announced.into_iter().collect()));
         }
-        let Some(print) = self.known.set_version(version) else {
+        let Some(print) = self.known.set_version(version).filter(|_| !is_announced) else {
             self.restless = 0;
             return None;
         };
-        match announced {
-            // It was published already, and the known versions have higher numbers.
-            Some(announced) if announced.id == version => None,
-            Some(_) => {
-                self.restless = self.restless.saturating_add(1);
-                Some(print).filter(|_| self.restless < FEED_RESTLESS_MAX)
-            }
-            None => {
-                let is_told_otherwise = self.pushed_until_unix_ms.is_some();
-                Some(print).filter(|_| !is_told_otherwise || self.restless < FEED_RESTLESS_MAX)
-            }
+        self.restless = self.restless.saturating_add(u32::from(announced.is_some()));
+        let is_reported = announced.is_some() || self.pushed_until_unix_ms.is_some();
+        if is_reported && self.restless >= FEED_RESTLESS_MAX {
+            // Only a published version has its own number: the hub may still deliver this one.
+            self.known = KnownItems(vec![ItemFingerprint { link: print.link - 1, ..print }]);
+            return None;
         }
+        Some(print)
     }
 
     /// Records a successful fetch with these new items. Returns whether a hub should have announced

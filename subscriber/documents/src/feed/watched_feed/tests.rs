@@ -319,19 +319,47 @@ fn a_version_delivered_by_a_hub_is_known_at_the_next_fetch() {
     );
 }
 
+// PROTOCOL: V8
+#[test]
+fn a_version_after_a_delivered_one_has_one_id_for_crawler_and_hub() {
+    let mut watched = new();
+    visit(&mut watched, 1, 0);
+    let mut hub = watched.known().clone();
+    // The page changes again before the check that follows the delivery of 2.
+    watched.set_announced(hub.set_version(2).unwrap());
+    let found = visit(&mut watched, 3, 1);
+    // The hub delivers 3 before the subscriber knows what the crawler found, or afterwards.
+    let mut early = hub.clone();
+    let delivered = early.set_version(3).unwrap();
+    assert_eq!(found, [delivered.to_string()]);
+    hub.merge_version(watched.known().clone());
+    assert_eq!(hub.set_version(3), None);
+    early.merge_version(watched.known().clone());
+    assert_eq!(early, hub);
+    watched.set_announced(delivered);
+    assert!(visit(&mut watched, 3, 2).is_empty());
+    // A version that returns is new again, for both.
+    let returned = hub.set_version(2).unwrap().to_string();
+    assert_eq!(visit(&mut watched, 2, 3), [returned]);
+}
+
 #[test]
 fn a_page_that_differs_in_each_response_is_not_published_endlessly() {
     let mut watched = new();
     let mut announced = visit(&mut watched, 0, 0);
-    let mut version = 0;
+    let (mut version, mut hub) = (0, KnownItems::default());
     // Each published version leads to a fetch.
     while let Some(item) = announced.pop() {
+        hub = item.parse().unwrap();
         version += 1;
         assert!(version < 9);
         watched.set_announced(item.parse().unwrap());
         announced = visit(&mut watched, version, 0);
     }
     assert_eq!(version, 3);
+    // If the hub delivers the version that was not published, it is new.
+    hub.merge_version(watched.known().clone());
+    assert!(hub.set_version(version).is_some());
     // While a hub announces changes it is relied on; without a hub, a version counts once the
     // content stays the same.
     watched.record_push(START + 600 * MINUTE);
