@@ -102,17 +102,13 @@ impl History {
     pub(crate) fn sample(&mut self, it: &Snapshot, memory: Option<u64>, unix_s: i64) {
         let steps = self.timeline.advance(unix_s);
         let at = (&steps, it.now);
-        let (mut done, mut failed) = (0, 0);
-        for (_, figures) in &it.groups {
-            done += figures.group.completed;
-            failed += figures.group.failed;
-        }
         let [connections, published, delivered] = [
             "tidings_connections",
             "tidings_events_published_total",
             "tidings_events_delivered_total",
         ]
         .map(|metric| it.sum(metric));
+        let [done, failed] = it.answered;
         let numbers = [published, delivered, done, failed, connections].map(Some);
         let numbers = numbers.into_iter().chain([memory]);
         let reading = |numbers, durations| Reading { at: it.now, numbers, durations };
