@@ -145,7 +145,7 @@ export async function show(main, { group }, signal) {
   }
 
   const setSettings = () => {
-    // Only what the reader changed is set, whatever others change meanwhile.
+    // Only what the reader changed is set, so changes of others stay.
     const before = Object.fromEntries(Object.keys(SETTINGS)
       .map(name => [name, [current[name]].flat().join(',')]));
     return form({

@@ -111,7 +111,7 @@ function cached() {
   };
 }
 
-// Whoever may have any job may open one; the broker judges the name.
+// A client that may have any job may open one; the broker judges the name.
 function openButton() {
   const { can = {}, permissions = [] } = me() ?? {};
   const mayAny = can.all || permissions === null ||
