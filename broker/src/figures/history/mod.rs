@@ -1,9 +1,8 @@
 //! Figures of the last day, in memory: a sample for each second of 5 minutes, for 10 seconds of an
 //! hour, for 5 minutes of a day.
 //!
-//! Its memory has a limit, whatever there is: only the groups, topics and jobs that matter most have
-//! series, and the others have none until they replace one of these. Nothing is stored. The time is
-//! an argument.
+//! Its memory has a limit: only the groups, topics and jobs that matter most have series. The
+//! others have none until they replace one of these. Nothing is stored. The time is an argument.
 
 mod series;
 mod shelf;
