@@ -95,7 +95,8 @@ export async function show(main, { group }, signal) {
       plot({ ...parts, title: 'Waiting and under way', unit: count, series: [
         { column: 'waiting', label: 'waiting' }, { column: 'processing', label: 'under way' },
       ] }, signal)),
-    hasKeys && panel(hasHosts ? 'Hosts that hold it up' : 'Keys that hold it up', hosts.node, openHost(group)),
+    hasKeys && panel(`${hasHosts ? 'Hosts' : 'Keys'} that hold it up`, hosts.node,
+      openHost(group)),
     panel('Workers', workers.node),
     hasKeys && panel('Rules', rules.node, button({
       label: 'Add a rule…', right: 'admin',
@@ -129,8 +130,8 @@ export async function show(main, { group }, signal) {
   async function purge() {
     const before = await ask(path, { signal });
     const entries = plural(before.waiting, 'waiting entry', 'waiting entries');
-    const text = `${entries} of all jobs will be dropped. Workers finish what they hold. This cannot` +
-      ' be undone.';
+    const text = `${entries} of all jobs will be dropped. Workers finish what they hold.` +
+      ' This cannot be undone.';
     if (await confirm({ title: `Purge ${group}`, text, action: 'Drop them', typed: group })) {
       draw(await ask(`${path}/purge`, { method: 'POST' }));
       return `What waited in ${group} is dropped; ${count(current.waiting)} wait now.`;

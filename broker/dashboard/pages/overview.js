@@ -82,10 +82,10 @@ function keyFigures(now, rates) {
   const { of, sum } = now;
   const since = Date.now() - of('process_start_time_seconds') * 1000;
   return [
-    ['Published', rate(rates('tidings_events_published_total'))],
+    ['From clients', rate(rates('tidings_events_published_total'))],
     ['Delivered', rate(rates('tidings_events_delivered_total'))],
     ['Waiting', count(sum('tidings_group_waiting_entries'))],
-    ['In work', count(sum('tidings_group_processing_entries'))],
+    ['Under way', count(sum('tidings_group_processing_entries'))],
     ['Workers', count(sum('tidings_group_members'))],
     ['Connections', count(sum('tidings_connections'))],
     ['Memory', bytes(of('process_resident_memory_bytes'))],
@@ -99,7 +99,8 @@ function plots(signal) {
   const common = { of: 'stats', own: false };
   return [
     plot({ ...common, title: 'Events', unit: rate, series: [
-      { column: 'published', label: 'published' }, { column: 'delivered', label: 'delivered' },
+      { column: 'published', label: 'published by clients' },
+      { column: 'delivered', label: 'delivered' },
     ] }, signal),
     plot({ ...common, title: 'Work', unit: rate, series: [
       { column: 'done', label: 'done' }, { column: 'failed', label: 'failed' },
@@ -128,8 +129,8 @@ function groupTable() {
       { title: 'Group', text: row => groupLink(row.name), sort: row => row.name },
       { title: 'State', text: row => mark(...groupState(row)), sort: row => groupState(row)[1] },
       number('Waiting', row => row.waiting),
-      number('In work', row => row.processing),
-      number('Members', row => row.members),
+      number('Under way', row => row.processing),
+      number('Workers', row => row.members),
       number('Done', row => row.doneRate, row => rate(row.doneRate)),
       number('Failed', row => row.failedRate, row => rate(row.failedRate)),
       number('Dead letters', row => row.dead),

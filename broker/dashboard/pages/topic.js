@@ -162,7 +162,8 @@ async function change(name, path, topic) {
 async function remove(name, path, topic, stop) {
   const isSure = await confirm({
     title: `Delete ${name}?`, action: 'Delete the topic', typed: name,
-    text: `${plural(topic?.kept ?? 0, 'event')} and ${plural(topic?.cursors.length ?? 0, 'cursor')}` +
+    text: plural(topic?.kept ?? 0, 'event') +
+      ` and ${plural(topic?.cursors.length ?? 0, 'cursor')}` +
       ' will be gone. This cannot be undone.',
   });
   if (isSure) {
