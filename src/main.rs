@@ -150,7 +150,7 @@ async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure
         Cmd::Group(args) => commands::group::run(args).await,
         Cmd::Job(args) => commands::job::run(args).await,
         Cmd::Status(output) => commands::status::run(output).await,
-        Cmd::Dashboard(args) => commands::dashboard::run(&args),
+        Cmd::Dashboard(args) => commands::dashboard::run(&args).await,
         Cmd::Health(args) => commands::health::run(args).await,
         Cmd::Host(args) => commands::host::run(args).await,
         Cmd::Explain(args) => commands::explain::run(args).await,

@@ -81,6 +81,11 @@ export function form({ title, text, fields, action, run }) {
   return dialog({ title, text, fields, action, run });
 }
 
+/** The values of a form that are not empty. */
+export function filled(values) {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => (value ?? '') !== ''));
+}
+
 function dialog({ title, text, fields, action, danger, check, run }) {
   const id = unique('dialog');
   const controls = fields.map(field => control(field, id));

@@ -1,7 +1,7 @@
 // Events with a URL for a group: announce a URL, set a schedule, end one.
 
 import { ask } from './ask.js';
-import { form } from './actions.js';
+import { filled, form } from './actions.js';
 import { visible } from './format.js';
 import { may } from './session.js';
 
@@ -18,8 +18,7 @@ export function rightTo(topic, attribute) {
 
 /** Publishes one URL with attributes. */
 export async function publish(topic, target, attributes) {
-  const event = { target, attributes: Object.fromEntries(Object.entries(attributes)
-    .filter(([, value]) => value !== '' && value !== null && value !== undefined)) };
+  const event = { target, attributes: filled(attributes) };
   await ask(`/topics/${encodeURIComponent(topic)}`, { method: 'POST', body: { events: [event] } });
 }
 

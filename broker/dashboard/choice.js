@@ -1,7 +1,7 @@
 // The choice of a group, kept while the reader goes from page to page.
 
 import { ask } from './ask.js';
-import { el } from './dom.js';
+import { el, head, replace } from './dom.js';
 
 const DEFAULT = 'crawlers';
 let chosen = null;
@@ -12,23 +12,38 @@ export function remember(group) {
 }
 
 /**
- * Makes the choice of a group. `label(name)` gives what its option says; `show(name)` is called
- * with the group that is chosen, at first and with each change. Resolves to the node.
+ * Makes a page for one group at a time. `show(group, {place, facts}, signal)` fills it, at first
+ * and with each change of the choice, which aborts the signal of the group before. `label`: what
+ * the option of a name says, as a function or a promise of one.
  */
-export async function groupChoice({ label = name => name, show }, signal) {
-  const { groups } = await ask('/groups', { signal });
+export async function groupPage(main, title, { label = name => name, show }, signal) {
+  const facts = el('span', {});
+  const place = el('div', { class: 'panel' });
+  main.append(head(title, facts));
+  const [{ groups }, text] = await Promise.all([ask('/groups', { signal }), label]);
   if (groups.length === 0) {
-    return el('p', { class: 'empty' }, 'There is no group yet.');
+    main.append(el('p', { class: 'empty' }, 'There is no group yet.'));
+    return;
   }
   if (!groups.includes(chosen)) {
     chosen = groups.includes(DEFAULT) ? DEFAULT : groups[0];
   }
+  let shown = null;
+  const draw = () => {
+    shown?.abort();
+    shown = new AbortController();
+    const part = AbortSignal.any([signal, shown.signal]);
+    facts.textContent = '';
+    show(chosen, { place, facts }, part).catch(error =>
+      !part.aborted && replace(place, el('p', { class: 'error' }, error.message)));
+  };
   const select = el('select', {
     id: 'group', onchange: () => {
       chosen = select.value;
-      show(chosen);
+      draw();
     },
-  }, groups.map(name => el('option', { value: name, selected: name === chosen }, label(name))));
-  show(chosen);
-  return el('div', { class: 'search' }, el('label', { for: 'group' }, 'Group'), select);
+  }, groups.map(name => el('option', { value: name, selected: name === chosen }, text(name))));
+  main.append(
+    el('div', { class: 'search' }, el('label', { for: 'group' }, 'Group'), select), place);
+  draw();
 }

@@ -15,7 +15,7 @@ const ENOUGH = 45_000;
 /** The URLs of a job that have not ended. */
 export const openUrls = job => job.pending + job.queued + job.processing;
 
-/** The URLs of a job that have ended, whatever came of them. */
+/** The URLs of a job that have ended, with any outcome. */
 export const endedUrls = job => Math.max(0, job.found - openUrls(job));
 
 /** The path of a job, with what follows its name. */

@@ -98,11 +98,18 @@ export function visible(text) {
   return String(text ?? '').replace(HIDDEN, char => `\\u{${char.codePointAt(0).toString(16)}}`);
 }
 
+// A link to a page of this dashboard, with the last part of its path as text.
+const pageLink = (...path) =>
+  el('a', { href: `#/${path.map(encodeURIComponent).join('/')}` }, visible(path.at(-1)));
+
+/** A link to the page of a group. */
+export const groupLink = group => pageLink('groups', group);
+
 /** A link to the page of a host of a group. */
-export function hostLink(key, group = 'crawlers') {
-  const href = `#/groups/${encodeURIComponent(group)}/hosts/${encodeURIComponent(key)}`;
-  return el('a', { href }, visible(key));
-}
+export const hostLink = (key, group = 'crawlers') => pageLink('groups', group, 'hosts', key);
+
+/** A link to the page of a job, if there is one. */
+export const jobLink = job => (job ? pageLink('jobs', job) : NONE);
 
 // Characters of a URL that are shown; the link has all of them.
 const URL_SHOWN = 300;

@@ -1,6 +1,6 @@
 // The forms of jobs: open one, and change one that runs, with a preview.
 
-import { confirm, form } from './actions.js';
+import { confirm, filled, form } from './actions.js';
 import { ask } from './ask.js';
 import { jobPath } from './crawl.js';
 import { el } from './dom.js';
@@ -22,6 +22,7 @@ const LIMITS = [
 ];
 
 const lines = text => text.split(/\s+/u).filter(line => line !== '');
+const patterns = text => (lines(text).length > 0 ? lines(text) : null);
 
 /** Asks for a job and opens it, or the next pass of one. Resolves to its name or `null`. */
 export async function openJob(job = null) {
@@ -41,25 +42,14 @@ export async function openJob(job = null) {
       { name: 'close', label: 'Close it: it gets no further seeds', type: 'checkbox', value: true },
     ].flat(),
     run: async ({ job: typed, urls, include, exclude, ...rest }) => {
-      const body = {
-        ...settings(rest), job: name ?? typed, urls: lines(urls),
-        render: job?.render, callback: job?.callback,
-      };
-      Object.entries({ include, exclude }).forEach(([field, text]) => {
-        if (lines(text).length > 0) {
-          body[field] = lines(text);
-        }
+      const body = filled({
+        ...rest, job: name ?? typed, urls: lines(urls), include: patterns(include),
+        exclude: patterns(exclude), render: job?.render, callback: job?.callback,
       });
       await ask('/jobs', { method: 'POST', body });
     },
   });
   return values && (name ?? values.job);
-}
-
-// What is not empty.
-function settings(values) {
-  return Object.fromEntries(Object.entries(values).filter(([, value]) =>
-    value !== null && value !== ''));
 }
 
 /** Asks for changes of a job, says what they would drop, and makes them. */
@@ -98,14 +88,13 @@ export async function changeJob(job) {
 }
 
 function changes(job, { include, exclude, unlimited, ...limits }) {
-  const body = settings(limits);
+  const body = filled(limits);
   if (unlimited) {
     Object.keys(limits).filter(name => !(name in body)).forEach(name => { body[name] = null; });
   }
   for (const [name, text] of Object.entries({ include, exclude })) {
-    const patterns = lines(text);
-    if (patterns.join('\n') !== (job[name] ?? []).join('\n')) {
-      body[name] = patterns.length > 0 ? patterns : null;
+    if (lines(text).join('\n') !== (job[name] ?? []).join('\n')) {
+      body[name] = patterns(text);
     }
   }
   return body;

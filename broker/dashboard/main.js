@@ -188,7 +188,7 @@ function closeMenu() {
   menu.setAttribute('aria-expanded', 'false');
 }
 
-// Who is logged in, the theme, and logout.
+// The identity of the session, the theme, and logout.
 function sessionPart() {
   const name = me()?.name;
   const theme = el('select', {

@@ -7,8 +7,8 @@ import { visible } from './format.js';
 const KEPT = 10_000;
 const PARTS = 20;
 
-/** The URL of an event of `page-ready` with its attributes, as one object. */
-export function resultOf({ seq, payload }) {
+// The URL of an event of `page-ready` with its attributes, as one object.
+function resultOf({ seq, payload }) {
   const { target, attributes } = parse(payload);
   return { ...Object.fromEntries(attributes), url: target, seq };
 }

@@ -1,7 +1,7 @@
 // Rules of a group for hosts: block, pause or slow down, with a note and an end.
 
 import { ask } from './ask.js';
-import { button, confirm, form } from './actions.js';
+import { button, confirm, filled, form } from './actions.js';
 import { keeper, unseen } from './dom.js';
 import { milliseconds } from './events.js';
 import { duration, visible } from './format.js';
@@ -107,9 +107,8 @@ export async function setRule(group, { key, kind, text }) {
 }
 
 function settings(kind, { delay, parallel, for: time, note }) {
-  const body = kind === 'slow'
-    ? { ...(delay && { delay }), ...(parallel !== null && { parallel }) } : { [kind]: true };
-  return { ...body, ...(time && { for: time }), ...(note && { note: encodeNote(note) }) };
+  const what = kind === 'slow' ? { delay, parallel } : { [kind]: true };
+  return filled({ ...what, for: time, note: encodeNote(note) });
 }
 
 /** Ends a rule after a question. Resolves to a sentence, or `undefined` if the reader cancelled. */

@@ -1,4 +1,5 @@
-// Who uses this tab, what they may do, login and logout. The token is kept in `sessionStorage`.
+// The session of this tab: identity, permissions, login and logout. The token is kept in
+// `sessionStorage`.
 
 import { Refusal, ask, login } from './ask.js';
 import { el, replace } from './dom.js';

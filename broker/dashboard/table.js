@@ -97,7 +97,8 @@ export function table({ caption, columns, key, empty, filter, select, onSelect }
       const tr = rows.get(name);
       fill(tr, columns, row, select ? 1 : 0);
       // A key may be a number that says nothing.
-      tr.querySelector('.select input')?.setAttribute('aria-label', `Select ${tr.cells[1].textContent}`);
+      const label = `Select ${tr.cells[1].textContent}`;
+      tr.querySelector('.select input')?.setAttribute('aria-label', label);
     }
     draw();
     if (!more || !after.firstChild) {

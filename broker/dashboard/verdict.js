@@ -3,7 +3,7 @@
 import { bytes, count, duration, plural, visible } from './format.js';
 import { STOPPED } from './words.js';
 
-const DAY = 86_400;
+const DAY = 86_400_000;
 const GIGABYTE = 1e9;
 
 /**
@@ -81,14 +81,18 @@ function disk(free, reserve) {
   return [{ kind: free < 4 * reserve ? 'bad' : 'warn', text, href: '#/system' }];
 }
 
+/** The kind of mark for a certificate that is valid for another `left` ms. */
+export const certificateKind = left => (left < 3 * DAY ? 'bad' : left < 14 * DAY ? 'warn' : 'ok');
+
 function certificate(end) {
-  const left = end === null ? Infinity : end - Date.now() / 1000;
-  if (left > 14 * DAY) {
+  const left = end * 1000 - Date.now();
+  const kind = certificateKind(left);
+  if (end === null || kind === 'ok') {
     return [];
   }
-  const text = left > 0 ? `The certificate expires in ${duration(left * 1000)}.`
+  const text = left > 0 ? `The certificate expires in ${duration(left)}.`
     : 'The certificate has expired.';
-  return [{ kind: left > 3 * DAY ? 'warn' : 'bad', text, href: '#/system' }];
+  return [{ kind, text, href: '#/system' }];
 }
 
 const bad = (text, href) => ({ kind: 'bad', text, href });

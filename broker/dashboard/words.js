@@ -1,5 +1,7 @@
 // Sentences that occur on several pages.
 
+import { NONE } from './format.js';
+
 const WAITS = {
   'in-flight': 'a request is under way',
   delay: 'it rests between two requests',
@@ -77,3 +79,21 @@ export const STOPPED = {
   fault: 'an error in the broker',
   paused: 'it is paused',
 };
+
+/**
+ * The mark and the words of the state of a group. `why`: why it releases nothing, if so; `waiting`
+ * is `null` if its figures are not known.
+ */
+export function groupState({ why, waiting, processing, members }) {
+  if (why) {
+    return why === 'paused' ? ['warn', 'paused: it releases no task']
+      : ['bad', `stands still: ${STOPPED[why] ?? why}`];
+  }
+  if (waiting === null) {
+    return ['off', NONE];
+  }
+  if (members === 0 && waiting > 0) {
+    return ['bad', 'has work but no worker'];
+  }
+  return waiting > 0 || processing > 0 ? ['busy', 'works'] : ['ok', 'has nothing to do'];
+}

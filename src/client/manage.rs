@@ -45,7 +45,7 @@ impl<'a> BrokerClient<'a> {
         Ok(Self::with_deliveries(flag, name).await?.0)
     }
 
-    /// The same, with what the broker sends besides answers.
+    /// The same, with the deliveries, which the broker sends apart from answers.
     pub(crate) async fn with_deliveries(
         flag: &'a BrokerFlag,
         name: &str,
@@ -133,8 +133,8 @@ pub(crate) fn print_list(console: &mut Console, line: &str) -> Result<(), Failur
     Ok(())
 }
 
-/// A table whose columns are separated by spaces. A heading that ends in `>` aligns its column to
-/// the right.
+/// A table with spaces between its columns. A heading that ends in `>` aligns its column to the
+/// right.
 pub(crate) struct Table {
     /// The headings, until they are printed.
     heads: Option<Vec<String>>,

@@ -1,4 +1,5 @@
 //! `tidings dashboard`: prints the address of the dashboard, with a token that expires.
+#![expect(clippy::disallowed_methods, reason = "waits until the broker has read the token")]
 
 use std::process::{Command, Stdio};
 
@@ -10,6 +11,7 @@ use tidings_protocol::CanonicalUrl;
 use crate::commands::token::{PERMISSIONS, create_temporary};
 use crate::flags::address::parse_http_url;
 use crate::flags::{DataFlag, of_existing_data, parse_expiry};
+use crate::services::principals::POLL_INTERVAL;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::Console;
 
@@ -56,9 +58,10 @@ fn parse_http(text: &str) -> Result<CanonicalUrl<'static>, String> {
 
 /// Writes the token in the data directory, with or without a running broker. A broker that requires
 /// no login needs none.
-pub(crate) fn run(args: &DashboardArgs) -> Result<(), Failure> {
+pub(crate) async fn run(args: &DashboardArgs) -> Result<(), Failure> {
     let token = create_temporary(&args.data, PREFIX, &args.allow, args.expires)?;
-    if token.is_none() {
+    let has_token = token.is_some();
+    if !has_token {
         Console::new().note(
             "this data directory requires no login; if the page asks for a token, name the one of \
              its broker with --data",
@@ -69,6 +72,10 @@ pub(crate) fn run(args: &DashboardArgs) -> Result<(), Failure> {
     let url = format!("{}{}", args.http, fragment.unwrap_or_default());
     Console::new().line(&url).map_err(|_| Failure::OutputClosed)?;
     if args.open {
+        if has_token {
+            // The page forgets a token that the broker does not know yet.
+            tokio::time::sleep(2 * POLL_INTERVAL).await;
+        }
         let mut command = Command::new("xdg-open");
         let ended = command.arg(&url).stdin(Stdio::null()).stdout(Stdio::null()).status();
         let status =

@@ -127,6 +127,11 @@ pub(crate) struct SetArgs {
     #[command(flatten)]
     rights: PermissionFlags,
 
+    /// Let the principal expire after this duration, such as 12h, or at this time, such as
+    /// 2027-01-31T00:00Z [default: as before]
+    #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
+    expires: Option<Timestamp>,
+
     #[command(flatten)]
     data: DataFlag,
 }
@@ -150,16 +155,29 @@ pub(crate) struct RevokeArgs {
 pub(crate) async fn run(what: Token) -> Result<(), Failure> {
     match what {
         Token::Create(args) => create(args),
-        Token::Set(SetArgs { name, rights, data }) => change_principals(&data, &name, |all| {
-            for entry in all.iter_mut().filter(|entry| entry.name == name) {
-                (entry.allow, entry.deny) = rights.words();
-            }
-        }),
+        Token::Set(SetArgs { name, rights, expires, data }) => {
+            change_principals(&data, &name, |all| {
+                for entry in all.iter_mut().filter(|entry| entry.name == name) {
+                    (entry.allow, entry.deny) = rights.words();
+                    if let Some(at) = expires {
+                        entry.expires = Some(at.to_string());
+                    }
+                    if entry.has_expired() {
+                        let text = format!("{name} has expired; say until when with --expires");
+                        return Err(Failure::failed(text));
+                    }
+                }
+                Ok(())
+            })
+        }
         Token::Ls(data) => list(&data),
         Token::Revoke(RevokeArgs { name, yes, data }) => {
             let question = format!("revoke {name} and close its connections?");
             yes.confirm(async { Ok(question) }).await?;
-            change_principals(&data, &name, |all| all.retain(|entry| entry.name != name))
+            change_principals(&data, &name, |all| {
+                all.retain(|entry| entry.name != name);
+                Ok(())
+            })
         }
     }
 }
@@ -255,18 +273,18 @@ fn open_locked(
     Ok((principals, contents, lock))
 }
 
-/// Changes the principals, if one has this name.
+/// Changes the principals, if one has this name. Writes nothing if `change` fails.
 fn change_principals(
     data: &DataFlag,
     name: &str,
-    change: impl FnOnce(&mut Vec<PrincipalEntry>),
+    change: impl FnOnce(&mut Vec<PrincipalEntry>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let (file, contents, _lock) = open_locked(data)?;
     let mut contents = contents.unwrap_or_default();
     if !contents.principals.iter().any(|entry| entry.name == name) {
         return Err(Failure::failed(format!("no principal {name} in {}", file.path().display())));
     }
-    change(&mut contents.principals);
+    change(&mut contents.principals)?;
     file.write(&contents)
 }
 

@@ -27,7 +27,7 @@ const HEAD: &str = "\
 ";
 
 /// The interval between two checks for changes.
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The file of one data directory.
 #[derive(Debug, Clone)]

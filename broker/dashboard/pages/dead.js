@@ -2,9 +2,9 @@
 
 import { button, confirm } from '../actions.js';
 import { ask } from '../ask.js';
-import { groupChoice } from '../choice.js';
-import { el, head, replace } from '../dom.js';
-import { NONE, count, hostLink, plural, urlLink, visible } from '../format.js';
+import { groupPage } from '../choice.js';
+import { el, replace } from '../dom.js';
+import { NONE, count, hostLink, jobLink, plural, urlLink, visible } from '../format.js';
 import { list } from '../list.js';
 import { watch } from '../live.js';
 import { metrics } from '../metrics.js';
@@ -21,26 +21,15 @@ export function title() {
   return 'Dead letters';
 }
 
-export async function show(main, params, signal) {
-  const place = el('div', { class: 'panel' });
-  const facts = el('span', {});
-  let shown = null;
-  main.append(head('Dead letters', facts));
-  const figures = await metrics(signal);
-  const kept = group => figures.of('tidings_group_dead_entries', { group });
-  main.append(await groupChoice({
-    label: group => (kept(group) === null ? group : `${group} (${count(kept(group))})`),
-    show: group => {
-      shown?.abort();
-      shown = new AbortController();
-      const part = AbortSignal.any([signal, shown.signal]);
-      showGroup(place, facts, group, part).catch(error =>
-        !part.aborted && replace(place, el('p', { class: 'error' }, error.message)));
-    },
-  }, signal), place);
+export function show(main, params, signal) {
+  const label = metrics(signal).then(({ of }) => group => {
+    const kept = of('tidings_group_dead_entries', { group });
+    return kept === null ? group : `${group} (${count(kept)})`;
+  });
+  return groupPage(main, 'Dead letters', { label, show: showGroup }, signal);
 }
 
-async function showGroup(place, facts, group, signal) {
+async function showGroup(group, { place, facts }, signal) {
   const path = `/groups/${encodeURIComponent(group)}/dead`;
   const chosen = el('span', { class: 'hint', role: 'status' }, '0 chosen');
   const reason = el('select', { id: 'reason', onchange: () => draw() });
@@ -154,8 +143,7 @@ function columns(group) {
     { title: 'Last reason', text: row => visible(row.last ?? NONE), sort: row => row.last },
     { title: 'Given up', text: row => GAVE_UP[row.reason] ?? visible(row.reason ?? NONE),
       sort: row => row.reason },
-    { title: 'Job', sort: row => row.job, text: row => (row.job
-      ? el('a', { href: `#/jobs/${encodeURIComponent(row.job)}` }, visible(row.job)) : NONE) },
+    { title: 'Job', text: row => jobLink(row.job), sort: row => row.job },
     { title: 'Failures', number: true, text: row => count(row.attempts),
       sort: row => row.attempts },
     { title: 'Losses', number: true, text: row => count(row.losses), sort: row => row.losses },

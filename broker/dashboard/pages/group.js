@@ -14,6 +14,7 @@ import { metrics, poll } from '../metrics.js';
 import { REASONS } from '../outcomes.js';
 import { plot, rangeSwitch } from '../plot.js';
 import { rulesTable, setRule } from '../rules.js';
+import { groupState } from '../words.js';
 
 const SETTINGS = {
   topics: ['Topics', 'Names with commas.'],
@@ -72,7 +73,8 @@ export async function show(main, { group }, signal) {
     }
     const wasPaused = buttons.firstChild === null || object.paused !== current.paused;
     current = object;
-    replace(facts, mark(...stateOf(object)));
+    replace(facts, mark(...groupState({ ...object, why: object.paused && 'paused' })),
+      `, ${plural(object.members, 'worker')}`);
     replace(sums, sumsOf(object));
     replace(settings, Object.entries(SETTINGS).map(([name, [label]]) => el('div', {},
       el('dt', {}, label), el('dd', {}, visible([object[name]].flat().join(', '))))));
@@ -93,7 +95,8 @@ export async function show(main, { group }, signal) {
       plot({ ...parts, title: 'Waiting and under way', unit: count, series: [
         { column: 'waiting', label: 'waiting' }, { column: 'processing', label: 'under way' },
       ] }, signal)),
-    hasKeys && panel(hasHosts ? 'Hosts that hold it up' : 'Keys that hold it up', hosts.node, openHost(group)),
+    hasKeys && panel(`${hasHosts ? 'Hosts' : 'Keys'} that hold it up`, hosts.node,
+      openHost(group)),
     panel('Workers', workers.node),
     hasKeys && panel('Rules', rules.node, button({
       label: 'Add a rule…', right: 'admin',
@@ -127,8 +130,8 @@ export async function show(main, { group }, signal) {
   async function purge() {
     const before = await ask(path, { signal });
     const entries = plural(before.waiting, 'waiting entry', 'waiting entries');
-    const text = `${entries} of all jobs will be dropped. Workers finish what they hold. This cannot` +
-      ' be undone.';
+    const text = `${entries} of all jobs will be dropped. Workers finish what they hold.` +
+      ' This cannot be undone.';
     if (await confirm({ title: `Purge ${group}`, text, action: 'Drop them', typed: group })) {
       draw(await ask(`${path}/purge`, { method: 'POST' }));
       return `What waited in ${group} is dropped; ${count(current.waiting)} wait now.`;
@@ -145,7 +148,7 @@ export async function show(main, { group }, signal) {
   }
 
   const setSettings = () => {
-    // Only what the reader changed is set, whatever others change meanwhile.
+    // Only what the reader changed is set, so changes of others stay.
     const before = Object.fromEntries(Object.keys(SETTINGS)
       .map(name => [name, [current[name]].flat().join(',')]));
     return form({
@@ -179,18 +182,6 @@ export async function show(main, { group }, signal) {
 function showDamaged(main, { group, problem, remedy }) {
   replace(main, head(visible(`Group ${group}`), mark('bad', remedy ? 'rejects work' : 'gone')),
     el('p', { class: 'note' }, visible(problem)), remedy && el('p', {}, visible(remedy)));
-}
-
-function stateOf({ paused, members, waiting, processing }) {
-  if (paused) {
-    return ['warn', 'paused: it releases no task'];
-  }
-  if (members === 0 && waiting > 0) {
-    return ['bad', 'has work but no worker'];
-  }
-  return waiting > 0 || processing > 0
-    ? ['busy', `works, ${plural(members, 'worker')}`]
-    : ['ok', `has nothing to do, ${plural(members, 'worker')}`];
 }
 
 function sumsOf(object) {

@@ -3,11 +3,11 @@
 import { button, form } from '../actions.js';
 import { ask } from '../ask.js';
 import { el, head, mark } from '../dom.js';
-import { count, duration, plural, rate, visible } from '../format.js';
+import { count, duration, groupLink, plural, rate } from '../format.js';
 import { watch } from '../live.js';
 import { metrics, poll } from '../metrics.js';
 import { table } from '../table.js';
-import { STOPPED } from '../words.js';
+import { groupState } from '../words.js';
 
 export function title() {
   return 'Groups';
@@ -19,7 +19,7 @@ export async function show(main, params, signal) {
   const view = table({
     caption: 'Groups',
     columns: [
-      { title: 'Group', text: ({ name }) => link(name), sort: ({ name }) => name },
+      { title: 'Group', text: ({ name }) => groupLink(name), sort: ({ name }) => name },
       { title: 'State', text: ({ state }) => mark(...state), sort: ({ state }) => state[1] },
       number('Waiting', 'waiting', count),
       number('Under way', 'processing', count),
@@ -82,8 +82,6 @@ export async function show(main, params, signal) {
   }
 }
 
-const link = name => el('a', { href: `#/groups/${encodeURIComponent(name)}` }, visible(name));
-
 function number(title, field, format) {
   return { title, number: true, text: row => format(row[field]), sort: row => row[field] };
 }
@@ -99,18 +97,5 @@ function rowOf(group, figures, rates) {
     dead: of('dead_entries'), starved: of('starved_seconds'),
   };
   const stopped = figures.all('tidings_group_stopped', { group }).find(({ value }) => value === 1);
-  return { ...row, state: stateOf(row, stopped?.labels.why) };
-}
-
-function stateOf({ waiting, processing, members }, why) {
-  if (why) {
-    return [why === 'paused' ? 'warn' : 'bad', `stands still: ${STOPPED[why] ?? why}`];
-  }
-  if (waiting === null) {
-    return ['off', '–'];
-  }
-  if (members === 0 && waiting > 0) {
-    return ['bad', 'has work but no worker'];
-  }
-  return waiting > 0 || processing > 0 ? ['busy', 'works'] : ['ok', 'has nothing to do'];
+  return { ...row, state: groupState({ ...row, why: stopped?.labels.why }) };
 }

@@ -4,7 +4,7 @@ import { button } from '../actions.js';
 import { announce, feedOf, rightTo } from '../announce.js';
 import { ask } from '../ask.js';
 import { el, figures, head, mark, panel, replace, replaceControls } from '../dom.js';
-import { NONE, count, duration, plural, urlLink, visible } from '../format.js';
+import { NONE, count, duration, groupLink, jobLink, plural, urlLink, visible } from '../format.js';
 import { list } from '../list.js';
 import { watch } from '../live.js';
 import { poll } from '../metrics.js';
@@ -29,7 +29,7 @@ export async function show(main, { group, key }, signal) {
   const hasHosts = settings.key === 'host';
   main.append(
     head(visible(key), [
-      el('span', {}, 'host of the group ', el('a', { href: `#${path}` }, group)), why,
+      el('span', {}, 'host of the group ', groupLink(group)), why,
     ], actions),
     now, rulePlace);
 
@@ -151,7 +151,7 @@ function taskColumns() {
   return [
     { title: 'URL', text: row => urlLink(row.url), sort: row => row.url },
     { title: 'State', text: row => mark(...state('task', row.state)), sort: row => row.state },
-    { title: 'Job', text: row => (row.job ? jobLink(row.job) : NONE), sort: row => row.job },
+    { title: 'Job', text: row => jobLink(row.job), sort: row => row.job },
     { title: 'Worker', text: row => row.member ?? NONE, sort: row => row.member },
     { title: 'Due', text: row => (row['due-ms'] ? `in ${duration(row['due-ms'])}` : NONE),
       sort: row => row['due-ms'] ?? 0, number: true },
@@ -160,8 +160,6 @@ function taskColumns() {
     { title: 'Last failure', text: row => visible(row.last ?? NONE), sort: row => row.last },
   ];
 }
-
-const jobLink = job => el('a', { href: `#/jobs/${encodeURIComponent(job)}` }, visible(job));
 
 function scheduleColumns() {
   return [

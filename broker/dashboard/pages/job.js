@@ -6,14 +6,14 @@ import {
   GROUP, Trend, bar, controls, endSentence, jobPath, openUrls,
 } from '../crawl.js';
 import { el, figures, head, mark, panel, replace } from '../dom.js';
-import { bytes, count, duration, hostLink, rate, urlLink, visible } from '../format.js';
+import { bytes, count, duration, rate, urlLink, visible } from '../format.js';
 import { outcomePanels } from '../failures.js';
+import { hostsTable } from '../hosts.js';
 import { changeJob, openJob } from '../job-forms.js';
 import { watch } from '../live.js';
 import { poll } from '../metrics.js';
 import { plot } from '../plot.js';
-import { table } from '../table.js';
-import { state, waits } from '../words.js';
+import { state } from '../words.js';
 
 const OUTCOMES = {
   completed: 'fetched', redirects: 'led elsewhere', failed: 'failed',
@@ -40,7 +40,7 @@ export async function show(main, { job: name }, signal) {
   const outcomes = el('div', {});
   const settings = el('div', {});
   const pages = outcomePanels(signal);
-  const keys = keyTable();
+  const keys = hostsTable(GROUP);
   let waiting = [];
   let job = null;
   replace(main,
@@ -144,21 +144,6 @@ function outcomeList(job) {
     el('caption', {}, caption), el('tbody', {}, rows(names, sum(names)))));
   const parts = [part('Outcomes', OUTCOMES), part('Status classes', CLASSES)];
   return parts.some(Boolean) ? parts : el('p', { class: 'empty' }, 'Nothing has ended yet.');
-}
-
-function keyTable() {
-  return table({
-    caption: 'What holds it up', empty: 'Nothing of this job waits.', key: row => row.key,
-    columns: [
-      { title: 'Host', text: row => hostLink(row.key, GROUP), sort: row => row.key },
-      { title: 'Waiting', text: row => count(row.waiting), sort: row => row.waiting, number: true },
-      { title: 'Why', text: row => waits(row.because), sort: row => row.because },
-      { title: 'Free in', text: row => (row['free-in'] ? duration(row['free-in']) : ''),
-        sort: row => row['free-in'], number: true },
-      { title: 'At least', text: row => (row['left-ms'] ? duration(row['left-ms']) : ''),
-        sort: row => row['left-ms'], number: true },
-    ],
-  });
 }
 
 function settingList(job) {

@@ -6,7 +6,7 @@ import {
   GROUP, Trend, bar, controls, endedUrls, jobPath, openUrls, timeToGo,
 } from '../crawl.js';
 import { el, head, mark, replace, setText } from '../dom.js';
-import { count, rate } from '../format.js';
+import { count, jobLink, rate } from '../format.js';
 import { openJob } from '../job-forms.js';
 import { watch } from '../live.js';
 import { me } from '../session.js';
@@ -31,8 +31,7 @@ export async function show(main, params, signal) {
     caption: `Jobs of ${GROUP}`, filter: true, key: job => job.job,
     empty: 'No jobs yet. Open one here, or with tidings crawl URL.',
     columns: [
-      { title: 'Job', text: job => el('a', { href: jobHref(job.job) }, job.job),
-        sort: job => job.job },
+      { title: 'Job', text: job => jobLink(job.job), sort: job => job.job },
       { title: 'Pass', text: job => count(job.pass), sort: job => job.pass, number: true },
       { title: 'State', text: job => mark(...state('job', job.state)), sort: job => job.state },
       { title: 'Ended', text: bar, sort: job => endedUrls(job) / Math.max(job.found, 1) },
@@ -91,9 +90,6 @@ export async function show(main, params, signal) {
   }, signal);
 }
 
-/** The address of the page of a job. */
-const jobHref = name => `#${jobPath(name)}`;
-
 // A list that is drawn each second keeps its buttons while a job stays in its state.
 function cached() {
   const known = new Map();
@@ -111,7 +107,7 @@ function cached() {
   };
 }
 
-// Whoever may have any job may open one; the broker judges the name.
+// A client that may have any job may open one; the broker judges the name.
 function openButton() {
   const { can = {}, permissions = [] } = me() ?? {};
   const mayAny = can.all || permissions === null ||
@@ -120,7 +116,7 @@ function openButton() {
     label: 'Open a job…', right: mayAny ? null : 'job:NAME', run: async () => {
       const name = await openJob();
       if (name) {
-        location.hash = jobHref(name);
+        location.hash = jobPath(name);
       }
     },
   });

@@ -2,13 +2,13 @@
 
 import { ask } from '../ask.js';
 import { el, figures, head, mark, replace } from '../dom.js';
-import { bytes, count, duration, rate, visible } from '../format.js';
+import { bytes, count, duration, groupLink, jobLink, rate } from '../format.js';
 import { watch } from '../live.js';
 import { metrics, poll } from '../metrics.js';
 import { plot, rangeSwitch } from '../plot.js';
 import { table } from '../table.js';
 import { groups, problems } from '../verdict.js';
-import { STOPPED, state } from '../words.js';
+import { groupState, state } from '../words.js';
 import { firstSteps } from './first-steps.js';
 
 // Problems that are shown; more are counted.
@@ -82,10 +82,10 @@ function keyFigures(now, rates) {
   const { of, sum } = now;
   const since = Date.now() - of('process_start_time_seconds') * 1000;
   return [
-    ['Published', rate(rates('tidings_events_published_total'))],
+    ['From clients', rate(rates('tidings_events_published_total'))],
     ['Delivered', rate(rates('tidings_events_delivered_total'))],
     ['Waiting', count(sum('tidings_group_waiting_entries'))],
-    ['In work', count(sum('tidings_group_processing_entries'))],
+    ['Under way', count(sum('tidings_group_processing_entries'))],
     ['Workers', count(sum('tidings_group_members'))],
     ['Connections', count(sum('tidings_connections'))],
     ['Memory', bytes(of('process_resident_memory_bytes'))],
@@ -99,7 +99,8 @@ function plots(signal) {
   const common = { of: 'stats', own: false };
   return [
     plot({ ...common, title: 'Events', unit: rate, series: [
-      { column: 'published', label: 'published' }, { column: 'delivered', label: 'delivered' },
+      { column: 'published', label: 'published by clients' },
+      { column: 'delivered', label: 'delivered' },
     ] }, signal),
     plot({ ...common, title: 'Work', unit: rate, series: [
       { column: 'done', label: 'done' }, { column: 'failed', label: 'failed' },
@@ -125,27 +126,16 @@ function groupTable() {
     key: row => row.name,
     empty: 'No groups yet. The group of the crawlers exists from the first URL on.',
     columns: [
-      { title: 'Group', sort: row => row.name, text: row =>
-        el('a', { href: `#/groups/${encodeURIComponent(row.name)}` }, visible(row.name)) },
-      { title: 'State', sort: row => stateOf(row)[1], text: row => mark(...stateOf(row)) },
+      { title: 'Group', text: row => groupLink(row.name), sort: row => row.name },
+      { title: 'State', text: row => mark(...groupState(row)), sort: row => groupState(row)[1] },
       number('Waiting', row => row.waiting),
-      number('In work', row => row.processing),
-      number('Members', row => row.members),
+      number('Under way', row => row.processing),
+      number('Workers', row => row.members),
       number('Done', row => row.doneRate, row => rate(row.doneRate)),
       number('Failed', row => row.failedRate, row => rate(row.failedRate)),
       number('Dead letters', row => row.dead),
     ],
   });
-}
-
-function stateOf({ why, waiting, members }) {
-  if (why) {
-    return why === 'paused' ? ['warn', 'paused'] : ['bad', `stands still: ${STOPPED[why]}`];
-  }
-  if (members === 0) {
-    return waiting > 0 ? ['bad', 'no worker'] : ['off', 'no worker'];
-  }
-  return waiting > 0 ? ['busy', 'works'] : ['ok', 'idle'];
 }
 
 function jobTable() {
@@ -154,8 +144,7 @@ function jobTable() {
     key: row => row.job,
     empty: 'No jobs yet.',
     columns: [
-      { title: 'Job', text: row =>
-        el('a', { href: `#/jobs/${encodeURIComponent(row.job)}` }, visible(row.job)) },
+      { title: 'Job', text: row => jobLink(row.job) },
       { title: 'State', text: row => mark(...state('job', row.state)) },
       { title: 'Done', number: true, text: row => count(row.completed) },
       { title: 'Failed', number: true, text: row => count(row.failed) },

@@ -3,8 +3,8 @@
 import { button, confirm } from '../actions.js';
 import { publish, feedOf, reschedule, rightTo, schedule } from '../announce.js';
 import { ask } from '../ask.js';
-import { groupChoice } from '../choice.js';
-import { el, head, keeper, mark, replace, unseen } from '../dom.js';
+import { groupPage } from '../choice.js';
+import { el, keeper, mark, replace, unseen } from '../dom.js';
 import { NONE, count, duration, hostLink, urlLink, visible } from '../format.js';
 import { list } from '../list.js';
 import { watch } from '../live.js';
@@ -18,90 +18,78 @@ export function title() {
   return 'Schedules';
 }
 
-export async function show(main, params, signal) {
-  const facts = el('span', {});
-  const place = el('div', { class: 'panel' });
-  let shown = null;
-  main.append(head('Schedules', facts));
-  main.append(await groupChoice({
-    show: name => {
-      shown?.abort();
-      shown = new AbortController();
-      const part = AbortSignal.any([signal, shown.signal]);
-      showGroup(name, part).catch(error =>
-        !part.aborted && replace(place, el('p', { class: 'error' }, error.message)));
-    },
-  }, signal), place);
+export function show(main, params, signal) {
+  return groupPage(main, 'Schedules', { show: showGroup }, signal);
+}
 
-  async function showGroup(name, part) {
-    const group = await ask(`/groups/${encodeURIComponent(name)}`, { signal: part });
-    const topic = feedOf(group);
-    const right = rightTo(topic, 'every');
-    const missing = needs('sub:page-ready');
-    const results = missing ? null : answersOf({ where: `group=${name}` }, part);
-    const last = new Map();
-    const keep = keeper();
+async function showGroup(name, { place, facts }, signal) {
+  const group = await ask(`/groups/${encodeURIComponent(name)}`, { signal });
+  const topic = feedOf(group);
+  const right = rightTo(topic, 'every');
+  const missing = needs('sub:page-ready');
+  const results = missing ? null : answersOf({ where: `group=${name}` }, signal);
+  const last = new Map();
+  const keep = keeper();
 
-    const after = async said => {
-      if (said) {
-        await rows.reload();
-      }
-      return said;
-    };
-    const rowButton = ({ url }, label, run) => button({
-      label: [label, unseen(` ${visible(url)}`)], right, run: async () => after(await run()),
-    });
-    const end = async ({ url }) => {
-      const text = `${visible(url)} is no longer fetched by itself. If it waits, it is fetched once.`;
-      if (!await confirm({ title: 'End this schedule?', text, action: 'End it' })) {
-        return undefined;
-      }
-      await publish(topic, url, { every: '0' });
-      return `The schedule of ${visible(url)} ends.`;
-    };
-    const view = table({
-      caption: `Schedules of ${name}`,
-      columns: [
-        { title: 'URL', text: row => urlLink(row.url), sort: row => row.url },
-        { title: 'Host', text: row => hostLink(row.key, name), sort: row => row.key },
-        { title: 'Every', text: row => visible(row.every), sort: row => row.every },
-        { title: 'Due', number: true, text: due, sort: row => row['due-ms'] },
-        { title: 'Last outcome', text: row => lastOf(last.get(row.url)) },
-        { title: 'Priority', number: true, text: row => count(row.prio), sort: row => row.prio },
-        {
-          title: 'Actions', text: row => keep(`${row.every} ${row.url}`, () =>
-            el('span', { class: 'actions' },
-              rowButton(row, 'Change…', () => reschedule(group, row)),
-              rowButton(row, 'End…', () => end(row)))),
-        },
-      ],
-      key: row => row.url, empty: 'No schedule.',
-    });
-    const rows = list({
-      path: `/groups/${encodeURIComponent(name)}/schedules`, field: 'schedules',
-      key: row => row.url,
-      onRead: ({ matched }) => {
-        facts.textContent = matched === undefined ? '' : `${count(matched)} in ${name}`;
+  const after = async said => {
+    if (said) {
+      await rows.reload();
+    }
+    return said;
+  };
+  const rowButton = ({ url }, label, run) => button({
+    label: [label, unseen(` ${visible(url)}`)], right, run: async () => after(await run()),
+  });
+  const end = async ({ url }) => {
+    const text = `${visible(url)} is no longer fetched by itself. If it waits, it is fetched once.`;
+    if (!await confirm({ title: 'End this schedule?', text, action: 'End it' })) {
+      return undefined;
+    }
+    await publish(topic, url, { every: '0' });
+    return `The schedule of ${visible(url)} ends.`;
+  };
+  const view = table({
+    caption: `Schedules of ${name}`,
+    columns: [
+      { title: 'URL', text: row => urlLink(row.url), sort: row => row.url },
+      { title: 'Host', text: row => hostLink(row.key, name), sort: row => row.key },
+      { title: 'Every', text: row => visible(row.every), sort: row => row.every },
+      { title: 'Due', number: true, text: due, sort: row => row['due-ms'] },
+      { title: 'Last outcome', text: row => lastOf(last.get(row.url)) },
+      { title: 'Priority', number: true, text: row => count(row.prio), sort: row => row.prio },
+      {
+        title: 'Actions', text: row => keep(`${row.every} ${row.url}`, () =>
+          el('span', { class: 'actions' },
+            rowButton(row, 'Change…', () => reschedule(group, row)),
+            rowButton(row, 'End…', () => end(row)))),
       },
-    }, view, part);
-    replace(place,
-      el('h2', { class: 'unseen' }, `Schedules of ${name}`),
-      searchForm(query => rows.reload(query)),
-      view.node,
-      button({
-        label: 'Add a schedule…', right, run: async () => after(await schedule(group)),
-      }),
-      el('p', { class: 'hint' }, missing ? `The last outcome ${missing}.`
-        : 'The last outcome is one of the newest 10,000 results.'));
-    // The stream says whether the broker is there.
-    watch({ [`group:${name}`]: () => {} }, part);
-    await poll(async () => {
-      const newest = await results?.() ?? [];
-      last.clear();
-      newest.forEach(result => last.set(result.schedule ?? result.url, result));
-      await rows.refresh();
-    }, 5_000, part);
-  }
+    ],
+    key: row => row.url, empty: 'No schedule.',
+  });
+  const rows = list({
+    path: `/groups/${encodeURIComponent(name)}/schedules`, field: 'schedules',
+    key: row => row.url,
+    onRead: ({ matched }) => {
+      facts.textContent = matched === undefined ? '' : `${count(matched)} in ${name}`;
+    },
+  }, view, signal);
+  replace(place,
+    el('h2', { class: 'unseen' }, `Schedules of ${name}`),
+    searchForm(query => rows.reload(query)),
+    view.node,
+    button({
+      label: 'Add a schedule…', right, run: async () => after(await schedule(group)),
+    }),
+    el('p', { class: 'hint' }, missing ? `The last outcome ${missing}.`
+      : 'The last outcome is one of the newest 10,000 results.'));
+  // The stream says whether the broker is there.
+  watch({ [`group:${name}`]: () => {} }, signal);
+  await poll(async () => {
+    const newest = await results?.() ?? [];
+    last.clear();
+    newest.forEach(result => last.set(result.schedule ?? result.url, result));
+    await rows.refresh();
+  }, 5_000, signal);
 }
 
 function due(row) {

@@ -7,6 +7,7 @@ import { watch } from '../live.js';
 import { metrics, poll } from '../metrics.js';
 import { may, me } from '../session.js';
 import { table } from '../table.js';
+import { certificateKind } from '../verdict.js';
 
 export function title() {
   return 'System';
@@ -72,38 +73,28 @@ function limitsOf(now) {
 }
 
 function limitTable() {
-  return table({
-    caption: 'Limits, and how near they are',
-    key: row => row.name,
-    empty: 'The broker tells no limits.',
-    columns: [
-      { title: 'Limit', text: row => row.name },
-      { title: 'Used', number: true, text: row => row.unit(row.used) },
-      { title: 'Most', number: true, text: row => row.unit(row.most) },
-      { title: 'Share', text: row => {
-        const share = row.most > 0 ? Math.round((row.used / row.most) * 100) : 100;
-        const kind = share >= 90 ? 'bad' : share >= 75 ? 'warn' : 'ok';
-        return el('span', { class: 'share' },
-          el('meter', { min: 0, max: 100, high: 75, value: share, 'aria-hidden': 'true' }),
-          mark(kind, `${share} %`));
-      } },
-      { title: 'At the limit', text: row => row.then },
-    ],
-  });
+  return plainTable('Limits, and how near they are', 'The broker tells no limits.', [
+    { title: 'Limit', text: row => row.name },
+    { title: 'Used', number: true, text: row => row.unit(row.used) },
+    { title: 'Most', number: true, text: row => row.unit(row.most) },
+    { title: 'Share', text: row => {
+      const share = row.most > 0 ? Math.round((row.used / row.most) * 100) : 100;
+      const kind = share >= 90 ? 'bad' : share >= 75 ? 'warn' : 'ok';
+      return el('span', { class: 'share' },
+        el('meter', { min: 0, max: 100, high: 75, value: share, 'aria-hidden': 'true' }),
+        mark(kind, `${share} %`));
+    } },
+    { title: 'At the limit', text: row => row.then },
+  ]);
 }
 
 function transportTable() {
   const names = { line: 'line protocol', http: 'HTTP', zmq: 'ZeroMQ', unix: 'unix socket' };
-  return table({
-    caption: 'Connections',
-    key: row => row.way,
-    empty: 'Nothing listens.',
-    columns: [
-      { title: 'Transport', text: row => names[row.way] ?? visible(row.way) },
-      { title: 'Open', number: true, text: row => count(row.open) },
-      { title: 'Since the start', number: true, text: row => count(row.opened) },
-    ],
-  });
+  return plainTable('Connections', 'Nothing listens.', [
+    { title: 'Transport', text: row => names[row.way] ?? visible(row.way) },
+    { title: 'Open', number: true, text: row => count(row.open) },
+    { title: 'Since the start', number: true, text: row => count(row.opened) },
+  ]);
 }
 
 function refusalsOf(now) {
@@ -119,16 +110,15 @@ function refusalsOf(now) {
 }
 
 function refusalTable() {
-  return table({
-    caption: 'Refused since the start',
-    key: row => row.text,
-    empty: 'Nothing.',
-    columns: [
-      { title: 'What', text: row => row.text },
-      { title: 'Count', number: true, text: row => count(row.number) },
-    ],
-  });
+  return plainTable('Refused since the start', 'Nothing.', [
+    { title: 'What', text: row => row.text },
+    { title: 'Count', number: true, text: row => count(row.number) },
+  ]);
 }
+
+// A table in a fixed order, with the text of the first column as the name of a row.
+const plainTable = (caption, empty, columns) =>
+  table({ caption, empty, columns, key: columns[0].text });
 
 function encryption(now) {
   const end = now.of('tidings_tls_certificate_not_after_seconds');
@@ -138,11 +128,10 @@ function encryption(now) {
     return [el('p', {}, page), el('p', {}, mark('off', 'The broker itself has no certificate.'))];
   }
   const left = end * 1000 - Date.now();
-  const kind = left < 3 * 86_400_000 ? 'bad' : left < 14 * 86_400_000 ? 'warn' : 'ok';
   const text = left > 0
     ? `The certificate is valid until ${clock(end * 1000)}, for ${duration(left)}.`
     : `The certificate has expired: ${clock(end * 1000)}.`;
-  return [el('p', {}, page), el('p', {}, mark(kind, text))];
+  return [el('p', {}, page), el('p', {}, mark(certificateKind(left), text))];
 }
 
 function session() {

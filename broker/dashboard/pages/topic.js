@@ -1,6 +1,6 @@
 // One topic: its cursors, its events as they come, and its settings.
 
-import { button, confirm, form } from '../actions.js';
+import { button, confirm, filled, form } from '../actions.js';
 import { ask } from '../ask.js';
 import { about } from '../crawl.js';
 import { el, figures, head, mark, panel, replace } from '../dom.js';
@@ -151,8 +151,8 @@ async function change(name, path, topic) {
   const values = await form({
     title: `Settings of ${name}`, action: 'Save', fields: settingFields(topic ?? {}),
     run: async given => {
-      const body = Object.fromEntries(Object.entries(given).filter(([field, value]) =>
-        value && value !== topic?.[field]));
+      const body = Object.fromEntries(Object.entries(filled(given))
+        .filter(([field, value]) => value !== topic?.[field]));
       await ask(path, { method: 'PUT', body });
     },
   });
@@ -162,7 +162,8 @@ async function change(name, path, topic) {
 async function remove(name, path, topic, stop) {
   const isSure = await confirm({
     title: `Delete ${name}?`, action: 'Delete the topic', typed: name,
-    text: `${plural(topic?.kept ?? 0, 'event')} and ${plural(topic?.cursors.length ?? 0, 'cursor')}` +
+    text: plural(topic?.kept ?? 0, 'event') +
+      ` and ${plural(topic?.cursors.length ?? 0, 'cursor')}` +
       ' will be gone. This cannot be undone.',
   });
   if (isSure) {

@@ -1,6 +1,6 @@
 // All topics: what they keep, who reads them, and which reader falls behind.
 
-import { button, form } from '../actions.js';
+import { button, filled, form } from '../actions.js';
 import { ask } from '../ask.js';
 import { el, head, mark, replace } from '../dom.js';
 import { bytes, count, rate, visible } from '../format.js';
@@ -92,8 +92,7 @@ function makeTopic() {
     title: 'Make a topic', action: 'Make it',
     fields: [{ name: 'topic', label: 'Name', required: true }, ...settingFields({})],
     run: async ({ topic, ...settings }) => {
-      const body = Object.fromEntries(Object.entries(settings).filter(([, value]) => value));
-      await ask(`/topics/${encodeURIComponent(topic)}`, { method: 'PUT', body });
+      await ask(`/topics/${encodeURIComponent(topic)}`, { method: 'PUT', body: filled(settings) });
     },
   });
 }

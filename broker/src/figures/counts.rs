@@ -17,7 +17,7 @@ const SUMS: [(&str, &str); 7] = [
     ("bytes-in", "tidings_received_bytes_total"),
 ];
 
-/// Keys of `GET /stats` whose values are objects, with a key for each value of the metric's label.
+/// Keys of `GET /stats` with an object as value. It has a key for each value of the metric's label.
 const OBJECTS: [(&str, &str); 2] =
     [("hooks", "tidings_webhooks_total"), ("notices", "tidings_notices_total")];
 

@@ -24,6 +24,8 @@ pub(crate) struct Snapshot {
     pub(crate) topics: Vec<TopicFigures>,
     /// Sorted; the last one may have an empty name, and is the sum of those without own figures.
     pub(crate) groups: Vec<(String, Arc<PublishedFigures>)>,
+    /// Entries of all groups that were completed, and that failed, since the start.
+    pub(crate) answered: [u64; 2],
     pub(crate) damaged_groups: u64,
     pub(crate) group_log_bytes: u64,
     pub(crate) commits: Option<Durations>,

@@ -290,6 +290,11 @@ impl Groups {
         self.registry.figures()
     }
 
+    /// How many entries of all groups were completed, and how many failed, since the start.
+    pub(crate) fn answered(&self) -> [u64; 2] {
+        self.registry.answered()
+    }
+
     /// The number of groups with a damaged log.
     pub(crate) fn damaged_count(&self) -> usize {
         self.damaged.count()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use parking_lot::{Mutex, MutexGuard};
 use tidings_log::TopicLog;
+use tidings_metrics::Counter;
 use tidings_protocol::{GroupName, ProtocolError};
 use tokio::sync::mpsc;
 
@@ -22,6 +23,8 @@ pub(super) struct GroupRegistry {
     logs: DashMap<GroupName, Arc<dyn TopicLog>>,
     /// What they published last.
     figures: DashMap<GroupName, Arc<PublishedFigures>>,
+    /// Entries of all groups that were completed, and that failed, since the start.
+    answered: [Counter; 2],
     /// Groups in which each connection is a member, waits for a job, or watches something. They
     /// receive a message when the connection ends.
     joined: DashMap<ConnId, BTreeSet<GroupName>>,
@@ -60,7 +63,20 @@ impl GroupRegistry {
 
     /// Replaces the figures of a group. Only its actor calls this.
     pub(super) fn publish_figures(&self, group: &GroupName, figures: PublishedFigures) {
-        self.figures.insert(group.clone(), Arc::new(figures));
+        let now = [figures.group.completed, figures.group.failed];
+        // The first figures of a group count what was before the start.
+        if let Some(before) = self.figures.insert(group.clone(), Arc::new(figures)) {
+            let before = [before.group.completed, before.group.failed];
+            for ((sum, now), before) in self.answered.iter().zip(now).zip(before) {
+                sum.add(now.saturating_sub(before));
+            }
+        }
+    }
+
+    /// How many entries were completed, and how many failed, since the start. Never falls, even if
+    /// groups are deleted.
+    pub(super) fn answered(&self) -> [u64; 2] {
+        self.answered.each_ref().map(Counter::value)
     }
 
     /// The figures of a group.
@@ -140,5 +156,26 @@ impl CreationLock<'_> {
     /// Adds a group; its actor receives messages from `actor`'s channel.
     pub(super) fn add(&self, group: GroupName, actor: mpsc::UnboundedSender<GroupMessage>) {
         self.groups.insert(group, actor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_answered_since_the_start_never_falls() {
+        let (registry, group) = (GroupRegistry::default(), "g".parse().unwrap());
+        let publish = |completed, failed| {
+            let mut figures = PublishedFigures::default();
+            (figures.group.completed, figures.group.failed) = (completed, failed);
+            registry.publish_figures(&group, figures);
+            registry.answered()
+        };
+        assert_eq!(publish(1_000, 7), [0, 0], "from before the start");
+        assert_eq!(publish(1_003, 8), [3, 1]);
+        registry.remove(&group);
+        assert_eq!(publish(0, 0), [3, 1], "another group of this name");
+        assert_eq!(publish(2, 0), [5, 1]);
     }
 }

@@ -1,4 +1,4 @@
-//! Commands for groups, and who sends them.
+//! Commands for groups, and their senders.
 
 use tidings_protocol::{
     Command, GroupAction, GroupCommand, GroupName, JobAction, JobCommand, MemberId, Slot,

@@ -16,6 +16,7 @@ impl Shared {
             connections: connections.collect(),
             topics: self.topics.list().iter().map(|topic| self.topic_figures(topic)).collect(),
             groups: Snapshot::largest_groups(self.groups.figures()),
+            answered: self.groups.answered(),
             damaged_groups: self.groups.damaged_count() as u64,
             group_log_bytes: self.groups.log_bytes(),
             commits: self.topics.committers().map(|committers| committers.durations()),

@@ -86,7 +86,7 @@ impl TaskStatus {
     }
 
     /// Reads a line. The URL begins at the first word that is not a field in the order of the
-    /// fields, because a payload may be any text, also one that looks like a field.
+    /// fields: a payload may be any text, also one that looks like a field.
     pub fn parse(line: &str) -> Self {
         let (entry, mut rest) = line.split_once(' ').unwrap_or((line, ""));
         let mut status = Self::default();

@@ -19,7 +19,7 @@ pub(super) fn is_large_enough(size: Size) -> bool {
     size.width >= 20 && size.height >= 6
 }
 
-/// Draws everything into the frame, whatever its size.
+/// Draws everything into a frame of any size.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     let area = frame.area();
     if !is_large_enough(area.as_size()) {

@@ -26,7 +26,7 @@ pub(super) struct Table {
     pub(super) rows: Vec<Row>,
 }
 
-/// A row, whose cells are safe for a terminal.
+/// A row. Its cells are safe for a terminal.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) cells: Vec<String>,

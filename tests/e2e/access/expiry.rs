@@ -53,6 +53,13 @@ fn an_expired_token_ends_connections_and_logs_in_no_more() {
     // A restart does not know it either.
     let server = server.restart("TERM", &["broker"]);
     assert_eq!(status(&HttpClient::new(&server), &token, "GET", "/stats"), 401);
+    let set = ["token", "set", "guest", "--allow", "monitor"];
+    let refused = run_tidings(server.folder.path(), &set).expect_code(1).stderr();
+    assert!(refused.contains("guest has expired; say until when with --expires"), "{refused}");
+    run_tidings(server.folder.path(), &[&set[..], &["--expires", "1h"]].concat()).expect_code(0);
+    let http = HttpClient::new(&server);
+    wait_until("the token", || (status(&http, &token, "GET", "/stats") == 200).then_some(()));
+    run_tidings(server.folder.path(), &["token", "revoke", "guest", "--yes"]).expect_code(0);
     // Its name is free, and other principals do not expire.
     run_tidings(server.folder.path(), &create).expect_code(0);
 }
@@ -116,8 +123,9 @@ fn the_dashboard_is_opened_in_a_browser_without_a_token_where_none_is_needed() {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
     let path = format!("{}:{}", folder.path().display(), env::var("PATH").unwrap());
     let mut command = tidings_command(folder.path(), ["dashboard", "--open"]);
-    let printed = Process::start(command.env("PATH", path)).finish().expect_code(0).stdout();
-    assert_eq!(printed, ["http://127.0.0.1:12346/"]);
+    let printed = Process::start(command.env("PATH", path)).finish().expect_code(0);
+    assert_eq!(printed.stdout(), ["http://127.0.0.1:12346/"]);
+    assert!(printed.stderr().contains("this data directory requires no login"), "{printed:?}");
     let opened = fs::read_to_string(folder.path().join("opened")).unwrap();
     assert_eq!(opened, "http://127.0.0.1:12346/\n");
     assert!(!folder.path().join("tidings-data/access.toml").exists());

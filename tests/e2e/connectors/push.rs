@@ -545,7 +545,7 @@ fn a_changed_push_takes_effect_at_the_next_start() {
         .wait_for_line_with("`push` changed in push.toml:1; takes effect at the next start");
     publish(&server, &[PAGE]);
     receiver.first_requests_to("old", 1);
-    // An event whose response has not been read at the stop is sent again afterwards.
+    // If the response to an event has not been read at the stop, the event is sent again.
     wait_for_group(&server, "push-p", "completed", 1);
     let server = server.restart("TERM", &BROKER);
     publish(&server, &[PAGE]);

@@ -16,7 +16,7 @@ fn topics(server: &Server, flags: &[&str]) -> Vec<(Value, Value)> {
     listed.iter().map(|topic| (topic["topic"].clone(), topic["next"].clone())).collect()
 }
 
-/// Runs the script, and checks that each way was tried and refused from so many sites.
+/// Runs the script, and checks that each way was tried and refused from each of the sites.
 #[track_caller]
 fn try_all_ways(sites: usize, arguments: &[&str]) {
     let said = Script::start("sites", arguments).finish();

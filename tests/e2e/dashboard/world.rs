@@ -16,7 +16,7 @@ use crate::support::wait::wait_until;
 /// Pages that fail once, so that their URLs are dead letters.
 const BROKEN: u32 = 5;
 
-/// Names that are on the pages of who may see them, and nowhere else.
+/// Names that are on the pages of clients that may see them, and nowhere else.
 pub(super) const NAMES: [&str; 3] = ["harvest", "gazette", "almanac"];
 
 pub(super) struct World {

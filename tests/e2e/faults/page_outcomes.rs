@@ -41,7 +41,7 @@ fn failure(path: &str) -> Option<OriginResponse> {
 fn every_stored_page_is_announced_once_over_kills() {
     let kills = number_from_env("TIDINGS_OUTCOME_KILLS").map(usize::try_from);
     let kills = kills.map_or(8, |kills| kills.expect("a small number"));
-    // So many that the job is not done before the last kill.
+    // Enough that the job is not done before the last kill.
     let pages = (kills * HITS_PER_KILL).div_ceil(usize::from(HOSTS)) + 4;
     let site = Site { hosts: HOSTS, pages: u32::try_from(pages).unwrap(), ..Site::default() };
     let origin = Origin::serve_with(site, |hit| failure(&hit.path));

@@ -7,8 +7,8 @@ use crate::support::http_client::HttpClient;
 use crate::support::process::{Process, Server, run_tidings};
 use crate::support::wait::wait_until;
 
-/// Waits for an event of this type whose data fulfils a condition. `from` is the number of lines to
-/// skip, and afterwards the number of lines that were searched.
+/// Waits for an event of this type with data that fulfils a condition. `from` is the number of
+/// lines to skip, and afterwards the number of lines that were searched.
 #[track_caller]
 fn wait_for_event(
     stream: &Process,

@@ -228,8 +228,7 @@ impl Group {
         self.frontier.offer(key, &turns);
     }
 
-    /// Offers the key of an entry whose text was read. It goes first in its class, because its turn
-    /// had come when the read began.
+    /// Offers the key of an entry after its text was read: `Frontier::offer_next`.
     pub(crate) fn offer_next(&mut self, dormant: DormantRef, now: Moment) {
         let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
         self.frontier.offer_next(dormant, &turns);

@@ -9,7 +9,7 @@ use crate::jobs::Jobs;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 
-/// What decides about the turns of a key, besides the frontier itself.
+/// What the frontier needs from the group to decide the turns of a key.
 #[derive(Debug)]
 pub(crate) struct Turns<'a> {
     /// Their state and budgets decide which of them may release.
@@ -60,8 +60,8 @@ impl Frontier {
         ready_rendered.set_class(key, rendered, &mut self.rng);
     }
 
-    /// Offers the key of an entry whose text was read. It goes first in its class, because its turn
-    /// had come when the read began.
+    /// Offers the key of an entry after its text was read. The key goes first in its class, because
+    /// its turn had come when the read began.
     pub(crate) fn offer_next(&mut self, dormant: DormantRef, turns: &Turns<'_>) {
         let (key, render) = (dormant.key, dormant.needs_render());
         if self.keys.get_mut(key).is_some()

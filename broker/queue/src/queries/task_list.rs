@@ -93,9 +93,10 @@ impl Group {
 
     /// Walks over the entries in one of these states (those of the frontier), in the order of their
     /// ids, and returns those that fit a selection: one more than the limit, if there are as many.
-    /// It looks at no more entries than an answer may, where each is compared with so many patterns,
-    /// here or later. So the part may be short, or empty, before the end. A walk in parts meets each
-    /// entry once that exists from its begin to its end.
+    ///
+    /// `patterns` is the number of patterns that each entry is compared with, here or later. The
+    /// work for one answer is limited, so the part may be short, or empty, before the end. A walk
+    /// in parts meets each entry once that exists from its begin to its end.
     pub(crate) fn walk_entries(
         &self,
         selection: &EntrySelection,

@@ -1,9 +1,8 @@
 //! Figures of the last day, in memory: a sample for each second of 5 minutes, for 10 seconds of an
 //! hour, for 5 minutes of a day.
 //!
-//! Its memory has a limit, whatever there is: only the groups, topics and jobs that matter most have
-//! series, and the others have none until they replace one of these. Nothing is stored. The time is
-//! an argument.
+//! Its memory has a limit: only the groups, topics and jobs that matter most have series. The
+//! others have none until they replace one of these. Nothing is stored. The time is an argument.
 
 mod series;
 mod shelf;
@@ -102,17 +101,13 @@ impl History {
     pub(crate) fn sample(&mut self, it: &Snapshot, memory: Option<u64>, unix_s: i64) {
         let steps = self.timeline.advance(unix_s);
         let at = (&steps, it.now);
-        let (mut done, mut failed) = (0, 0);
-        for (_, figures) in &it.groups {
-            done += figures.group.completed;
-            failed += figures.group.failed;
-        }
         let [connections, published, delivered] = [
             "tidings_connections",
             "tidings_events_published_total",
             "tidings_events_delivered_total",
         ]
         .map(|metric| it.sum(metric));
+        let [done, failed] = it.answered;
         let numbers = [published, delivered, done, failed, connections].map(Some);
         let numbers = numbers.into_iter().chain([memory]);
         let reading = |numbers, durations| Reading { at: it.now, numbers, durations };

@@ -141,7 +141,7 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// The most bytes of a series with so many columns.
+    /// The most bytes of a series with this number of columns.
     #[cfg(test)]
     pub(super) const fn bytes_max(columns: usize) -> usize {
         size_of::<Self>() + columns * SLOTS * size_of::<f32>()

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::series::{Columns, RANGES, Reading, Series, Step};
 use crate::clock::Moment;
 
-/// After so many milliseconds without its subject a series has no values.
+/// A series without its subject has no values after this time.
 const GONE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 
 /// Something that may have a series.
@@ -39,7 +39,7 @@ impl Shelf {
         Self { columns, series_max, kept: Vec::new() }
     }
 
-    /// The most bytes of all series, with names of so many bytes.
+    /// The most bytes of all series, with names of this length.
     #[cfg(test)]
     pub(super) fn bytes_max(&self, name_bytes: usize) -> usize {
         // A vector may have room for twice as many items.

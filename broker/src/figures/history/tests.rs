@@ -24,6 +24,7 @@ impl World {
             connections: Vec::new(),
             topics: Vec::new(),
             groups: Vec::new(),
+            answered: [0; 2],
             damaged_groups: 0,
             group_log_bytes: 0,
             commits: None,

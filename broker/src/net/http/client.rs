@@ -62,7 +62,7 @@ impl ConnectedClient {
         }
     }
 
-    /// The broker itself as a client. It is no connection, so it is neither counted nor limited.
+    /// The broker itself as a client. It has no connection, so it is neither counted nor limited.
     pub(super) fn internal(shared: Arc<Shared>, command_timeout: Duration) -> Self {
         let (conn, mailbox) = shared.registry.internal();
         let admitted = AdmittedConnection { conn, mailbox, usage: None };

@@ -33,7 +33,7 @@ pub(super) fn add_security_headers(headers: &mut HeaderMap) {
 ///   point its own name at this machine (DNS rebinding) and has the same origin then, but it cannot
 ///   hide the name.
 /// - If a browser sends the origin of the request, it must be this one.
-/// - A link on another site may lead to `/`, whose response is the same for every client.
+/// - A link on another site may lead to `/`: the response is the same for every client.
 pub(super) fn check_host_and_origin(
     allowed_hosts: &[String],
     method: &Method,

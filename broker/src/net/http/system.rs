@@ -121,7 +121,7 @@ pub(super) async fn stats(
     Ok(JsonResponse(counts.into()))
 }
 
-/// `GET /me`: as whom the broker knows the client, and what the client may do.
+/// `GET /me`: the identity of the client, and what it may do.
 pub(super) async fn me(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
     let identity = client.current_identity();

@@ -43,8 +43,8 @@ pub(super) struct OutageCheck {
     failures: BTreeMap<EntryId, u32>,
     /// Pages that got no answer at least once.
     unanswered_pages: BTreeSet<String>,
-    /// Entries that were given up after too many attempts, of which the last is not known yet: the
-    /// answer to its task mostly comes after the event.
+    /// Entries that were given up after too many attempts, until the outcome of the last attempt is
+    /// known: the answer to its task mostly comes after the event.
     given_up: BTreeMap<EntryId, String>,
     /// When all rests last began again, because the group did not know how much time had passed.
     restarted: Moment,

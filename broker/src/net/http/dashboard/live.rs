@@ -34,11 +34,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
-use super::super::HttpState;
 use super::super::client::{ConnectedClient, SubscriptionGuard};
 use super::super::error::{ErrorResponse, HttpResult, bad_request};
 use super::super::request_input::QueryParams;
 use super::super::sse::{KEEP_ALIVE_COMMENT, RETRY_FIELD, event_stream};
+use super::super::{HttpState, with_timeout};
 use crate::access::{Action, Identity};
 
 /// Subjects of a stream.
@@ -253,7 +253,9 @@ impl Live {
         let client = Arc::new(ConnectedClient::internal(shared, command_timeout));
         let sample_until_unused = async {
             while !self.remove_unused(&subject, &newest) {
-                if let Some(event) = self.sample(&subject, &client).await {
+                // A disk that hangs must not keep a sampler that has no more streams.
+                let sample = with_timeout(command_timeout, self.sample(&subject, &client)).await;
+                if let Some(event) = sample.flatten() {
                     newest.send_if_modified(|last| {
                         let is_new = *last != event;
                         *last = event;
@@ -350,6 +352,11 @@ impl LiveStream {
         self.memory = tokio::select! {
             () = &mut self.end => return None,
             memory = self.http.reserve_page(bytes) => Some(memory),
+            () = tokio::time::sleep(SILENCE_MAX) => {
+                // It is sent later.
+                updates.mark_changed();
+                return Some(KEEP_ALIVE_COMMENT);
+            }
         };
         Some(updates.borrow_and_update().clone())
     }
@@ -477,6 +484,25 @@ mod tests {
             }
         }
         assert_eq!(requests.load(Ordering::Relaxed), 1);
+        tokio::time::resume();
+        broker.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_waits_for_memory_sends_comments() {
+        let broker = start_broker().await;
+        let live = live_of(&broker, &Arc::default());
+        let memory = Arc::clone(&live.http.page_memory);
+        let all = u32::try_from(memory.available_permits()).unwrap();
+        let all = memory.acquire_many_owned(all).await.unwrap();
+        tokio::time::pause();
+        let mut stream = open(&live, "stats").unwrap();
+        for expected in [RETRY_FIELD, KEEP_ALIVE_COMMENT, KEEP_ALIVE_COMMENT] {
+            let frame = stream.body_mut().frame().await.unwrap().unwrap();
+            assert_eq!(frame.into_data().unwrap(), expected);
+        }
+        drop(all);
+        assert!(next_event(&mut stream).await.starts_with("event: stats\n"));
         tokio::time::resume();
         broker.stop().await;
     }

@@ -23,7 +23,7 @@ macro_rules! files {
     };
 }
 
-/// Name and content of each file besides the page.
+/// Name and content of each file except the page.
 const FILES: &[(&str, &[u8])] = files![
     "actions.js",
     "announce.js",
@@ -73,8 +73,8 @@ const FILES: &[(&str, &[u8])] = files![
     "words.js",
 ];
 
-/// The page may load what is on this server and run the scripts of its files, but no text becomes
-/// markup or code in it, and no other page can embed it.
+/// The page may load files of this server and run their scripts. No text becomes markup or code in
+/// it, and no other page can embed it.
 const CONTENT_SECURITY_POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \

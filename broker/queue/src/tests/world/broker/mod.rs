@@ -2,14 +2,15 @@
 //! crashes at any point, and restarts from what was written.
 
 mod crash;
+mod unfinished_input;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use tidings_protocol::{JOB_DONE_TOPIC, Seq, Slot};
 
+pub(super) use self::unfinished_input::{UnfinishedInput, is_repeated};
 use super::commands::{CommandOrigin, requester_mut};
 use super::disk::CrashKind;
-use super::fetch_request::FetchRequest;
 use super::output_queue::{PendingOutput, SimulatedOutput};
 use super::promises::{BrokenPromise, CheckResult, Promise};
 use super::task::ReceivedTask;
@@ -19,7 +20,7 @@ use crate::moment::Moment;
 use crate::record::snapshot::SnapshotItem;
 use crate::record::{Decision, GroupRecord};
 use crate::texts::{TextError, TextReply, TextRequest};
-use crate::{Group, Input, JobOperation, Output, TaskMessage};
+use crate::{Group, Input, Output, TaskMessage};
 
 /// One of this many writes is the last of its broker.
 const WRITES_PER_CRASH: u32 = 2500;
@@ -88,48 +89,6 @@ pub(super) struct Broker {
     last_slot: u64,
     /// Inputs with outputs that have not left, because they wait for texts.
     pub(super) unfinished: Vec<UnfinishedInput>,
-}
-
-/// An input with outputs that have not left.
-#[derive(Debug)]
-pub(super) struct UnfinishedInput {
-    input: Input,
-    origin: CommandOrigin,
-    order: u64,
-    /// When it took effect, and the number of the group's outputs then.
-    at: Option<(Moment, usize)>,
-}
-
-impl UnfinishedInput {
-    fn new(input: &Input, origin: CommandOrigin, order: u64) -> Self {
-        Self { input: input.clone(), origin, order, at: None }
-    }
-
-    /// Notes whether it has taken effect now, before the outputs after `order`.
-    fn note_progress(&mut self, group: &Group, now: Moment, order: u64) {
-        if group.reads.holds(&self.input) {
-            self.order = order;
-        } else {
-            self.at.get_or_insert((now, group.output_count()));
-        }
-    }
-
-    /// Whether it has taken effect, and all its outputs have left.
-    fn is_finished(&self, group: &Group) -> bool {
-        self.at.is_some_and(|(_, outputs)| outputs <= group.polled)
-    }
-
-    /// The fetches that it requested, if any.
-    fn taken(&self) -> Option<SimulatedOutput> {
-        let (order, fetches) = (self.order, FetchRequest::all_of(&self.input));
-        let (at, _) = self.at.filter(|_| !fetches.is_empty())?;
-        Some(SimulatedOutput::Taken { order, fetches, at })
-    }
-
-    /// The input if its sender repeats it after a crash.
-    pub(super) fn repeated(self) -> Option<(Input, CommandOrigin)> {
-        is_repeated(&self.input).then_some((self.input, self.origin))
-    }
 }
 
 /// State of the broker.
@@ -606,16 +565,4 @@ impl World {
 fn is_without_text(decision: &Decision) -> bool {
     let Decision::SnapshotPart(item) = decision else { return false };
     matches!(&**item, SnapshotItem::Dormant(entries) if entries.is_empty())
-}
-
-/// Whether the sender repeats this input when it gets no confirmation.
-pub(super) fn is_repeated(input: &Input) -> bool {
-    match input {
-        Input::JobAction { action: what, .. } => *what != JobOperation::Wait,
-        Input::Events { .. }
-        | Input::Operate { .. }
-        | Input::Configure { .. }
-        | Input::OpenJob { .. } => true,
-        _ => false,
-    }
 }
