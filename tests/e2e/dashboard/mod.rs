@@ -3,6 +3,7 @@
 
 mod actions;
 mod away;
+mod hostile;
 mod look;
 mod proxy;
 mod rights;
