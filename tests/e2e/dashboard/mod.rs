@@ -6,6 +6,7 @@ mod away;
 mod crawl;
 mod hostile;
 mod look;
+mod pictures;
 mod proxy;
 mod rights;
 mod sites;
