@@ -5,6 +5,7 @@ mod actions;
 mod away;
 mod look;
 mod proxy;
+mod results;
 mod rights;
 mod sites;
 mod world;
