@@ -5,7 +5,7 @@ import { announce, feedOf, rightTo } from '../announce.js';
 import { ask } from '../ask.js';
 import { el, figures, head, mark, panel, replace, replaceControls } from '../dom.js';
 import {
-  NONE, count, duration, groupLink, jobLink, plural, resultsLink, urlLink, visible,
+  NONE, count, duration, groupLink, jobLink, oneWord, plural, resultsLink, urlLink, visible,
 } from '../format.js';
 import { list } from '../list.js';
 import { watch } from '../live.js';
@@ -139,7 +139,7 @@ function taskColumns() {
       sort: row => row['due-ms'] ?? 0, number: true },
     { title: 'Failures', text: row => count(row.attempts), sort: row => row.attempts,
       number: true },
-    { title: 'Last failure', text: row => visible(row.last ?? NONE), sort: row => row.last },
+    { title: 'Last failure', text: row => oneWord(row.last ?? NONE), sort: row => row.last },
   ];
 }
 
