@@ -166,13 +166,15 @@ async function keptText(topic, signal) {
 }
 
 function columns(signal) {
-  const open = row => el('button', {
+  // A button stays the same one, so that no click on it is lost.
+  const buttons = new WeakMap();
+  const open = row => buttons.get(row) ?? buttons.set(row, opener(row)).get(row);
+  const opener = row => el('button', {
     type: 'button', class: 'quiet', 'aria-haspopup': 'dialog',
     onclick: () => openResult(row, signal),
   }, el('span', { class: 'unseen' }, `Open result ${count(row.seq)}, `), clock(timeOf(row)));
   return [
-    // A button stays the same one, so that no click on it is lost.
-    { title: 'Time', text: row => (row.button ??= open(row)), number: true },
+    { title: 'Time', text: open, number: true },
     { title: 'URL', text: row => urlLink(row.url) },
     { title: 'Outcome', text: row => mark(...outcomeMark(row)) },
     { title: 'Status', text: row => visible(row.status ?? NONE), number: true },
