@@ -8,6 +8,7 @@ mod hostile;
 mod look;
 mod pictures;
 mod proxy;
+mod results;
 mod rights;
 mod sites;
 mod world;
