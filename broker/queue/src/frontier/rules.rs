@@ -54,10 +54,20 @@ impl KeyRule {
         }
     }
 
+    /// Reports whether it is about a key, unless another rule counts for that.
+    pub(crate) fn is_about(&self, key: &str) -> bool {
+        if self.below { is_within(key, &self.name) } else { *key == *self.name }
+    }
+
     /// Reports whether nothing is released.
     pub(crate) fn holds(&self) -> bool {
         self.block || self.pause
     }
+}
+
+/// Reports whether a key is this host, or a host below it.
+pub(super) fn is_within(key: &str, host: &str) -> bool {
+    key.strip_suffix(host).is_some_and(|above| above.is_empty() || above.ends_with('.'))
 }
 
 /// What a group remembers of rules that may have ended.
