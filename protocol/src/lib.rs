@@ -131,7 +131,7 @@ pub use reply::{
 };
 pub use session::{GARBAGE_LINES_MAX, Session, SessionEnd, SessionEvent, SessionMode};
 pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};
-pub use traceparent::{TRACEPARENT, is_traceparent};
+pub use traceparent::{TRACEPARENT, is_traceparent, trace_id};
 pub use url_pattern::{Pattern, Patterns, UrlFilter};
 pub use verb::Verb;
 

@@ -149,7 +149,8 @@ impl Sender {
             self.pause.end().await;
             let (content_type, body) = format.body(topic, events, batch.is_some());
             let id = message_id(events, batch.is_some());
-            let message = Message { subject: group.as_str(), url, id: &id, content_type, body };
+            let (subject, traceparent) = (group.as_str(), traceparent_of(events));
+            let message = Message { subject, url, id: &id, content_type, body, traceparent };
             self.delivery.send(message).await
         };
         let attempt = tokio::select! {
@@ -220,6 +221,13 @@ fn message_id(events: &[&Event], is_batch: bool) -> String {
     }
     let ids: Vec<_> = events.iter().map(|event| event.id.as_bytes()).collect();
     format!("batch-{}", data_encoding::HEXLOWER.encode(&digest_parts(&ids)[..16]))
+}
+
+/// The trace context that all events of a request have.
+fn traceparent_of<'a>(events: &[&'a Event]) -> Option<&'a str> {
+    let mut traces = events.iter().map(|event| event.payload().traceparent());
+    let first = traces.next().flatten()?;
+    traces.all(|trace| trace == Some(first)).then_some(first)
 }
 
 fn seq_of(id: &str) -> Option<u64> {
