@@ -161,7 +161,7 @@ fn cloud_events_are_read_by_another_library() {
 #[test]
 fn templates_of_text_and_slack_keep_hostile_events_in_their_place() {
     let receiver = CallbackServer::start();
-    let hostile = "http://a.example/?\"}<!channel>&q a=\\\"x";
+    let hostile = "http://a.example/?\"}<!channel>&q@here a=\\\"x";
     let mut config = String::new();
     for (name, keys) in [
         ("plain", "format = 'text'\ntemplate = '{id}: {target} {attr.a}{attr.b}'"),
@@ -178,11 +178,11 @@ fn templates_of_text_and_slack_keep_hostile_events_in_their_place() {
     publish(&server, &[hostile]);
     let request = |name| receiver.first_requests_to(name, 1).remove(0);
     let plain = request("plain");
-    assert_eq!(plain.body, "t/1: http://a.example/?\"}<!channel>&q \\\"x");
+    assert_eq!(plain.body, "t/1: http://a.example/?\"}<!channel>&q@here \\\"x");
     assert_eq!(plain.header("content-type"), "text/plain; charset=utf-8");
-    let message = json!({ "message": "http://a.example/?\"}<!channel>&q|\\\"x" });
+    let message = json!({ "message": "http://a.example/?\"}<!channel>&q@here|\\\"x" });
     assert_eq!(request("json").json(), message);
-    let text = json!({ "text": "*http://a.example/?\"}&lt;!channel&gt;&amp;q*" });
+    let text = json!({ "text": "*http://a.example/?\"}&lt;!channel&gt;&q@\u{200b}here*" });
     assert_eq!(request("chat").json(), text);
 }
 
@@ -268,6 +268,72 @@ fn status_410_makes_a_dead_letter_that_can_be_retried() {
     let requests = receiver.first_requests(2);
     assert_eq!(requests[0].header("webhook-id"), requests[1].header("webhook-id"));
     wait_for_group(&server, "push-p", "completed", 1);
+}
+
+#[test]
+fn an_event_that_is_answered_503_for_ever_ends_as_a_dead_letter() {
+    for batch in ["", "batch = '100ms'"] {
+        let receiver = CallbackServer::start();
+        // Waits of 250 ms, 500 ms and 1 s come before the fourth request.
+        let keys = format!("retry-for = '1s'\n{batch}");
+        let config = push_table("p", &receiver.url("503,503,503,503,503,204", "p"), &keys);
+        let server = fast_broker_with(&config, "");
+        publish(&server, &[PAGE]);
+        let letter = dead_letter(&server);
+        let key = (&letter["reason"], &letter["last"], &letter["key"]);
+        assert_eq!(key, (&json!("retry-no"), &json!("HTTP_status_503"), &json!("t/1")));
+        assert_eq!(receiver.requests_so_far().len(), 4, "{batch}");
+        let retry = ["dead", "retry", "--key", "t/1", "--group", "push-p"];
+        run_at(&server, &retry).expect_code(0);
+        receiver.first_requests(5);
+        dead_letter(&server);
+        run_at(&server, &retry).expect_code(0);
+        wait_for_group(&server, "push-p", "completed", 1);
+        assert_eq!(receiver.requests_so_far().len(), 6, "{batch}");
+    }
+}
+
+// PROTOCOL: P6
+#[test]
+fn the_trace_context_of_an_event_is_a_header() {
+    let receiver = CallbackServer::start();
+    let config = push_table("single", &receiver.url("204", "single"), "")
+        + &push_table("batch", &receiver.url("204", "batch"), "batch = '1s'");
+    let server = broker_with(&config);
+    for group in ["push-single", "push-batch"] {
+        set_group(&server, group, FAST);
+    }
+    let traces = [
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "00-11111111111111111111111111111111-2222222222222222-00",
+    ];
+    let header = |request: &CallbackRequest| {
+        request.has_header("traceparent").then(|| request.header("traceparent").to_owned())
+    };
+    let mut expected = BTreeMap::new();
+    // Two events of one trace, two traces, an event without one.
+    for (number, events) in [[0, 0], [0, 1], [1, 2]].into_iter().enumerate() {
+        let payload = |(at, trace): (usize, usize)| {
+            let payload = format!("/{number}/{at}");
+            match traces.get(trace) {
+                Some(trace) => format!("{payload} traceparent={trace}"),
+                None => payload,
+            }
+        };
+        let payloads: Vec<_> = events.into_iter().enumerate().map(payload).collect();
+        publish(&server, &payloads.iter().map(String::as_str).collect::<Vec<_>>());
+        let sent = receiver.first_requests_to("batch", number + 1);
+        let batch = &sent[number];
+        assert_eq!(event_ids(batch).len(), 2, "{batch:?}");
+        assert_eq!(header(batch).as_deref(), [Some(traces[0]), None, None][number]);
+        for (at, trace) in events.into_iter().enumerate() {
+            let trace = traces.get(trace).map(|trace| (*trace).to_owned());
+            expected.insert(format!("t/{}", 2 * number + at + 1), trace);
+        }
+    }
+    let single = receiver.first_requests_to("single", 6);
+    let single = single.iter().map(|request| (event_ids(request).remove(0), header(request)));
+    assert_eq!(single.collect::<BTreeMap<_, _>>(), expected);
 }
 
 #[test]
