@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::sync::{Mutex, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -246,20 +246,21 @@ fn a_block_is_answered_after_the_last_request_for_a_part() {
     let address = server.address;
     let rule = format!("key={} block=yes", Site::host(1));
     let command = format!("GROUP rule crawlers {rule}");
-    let block = thread::spawn(move || {
-        (LineConnection::connect_client(address).request(&command), Instant::now())
+    let (answer, opened_at, answered_at) = thread::scope(|scope| {
+        let block = scope
+            .spawn(|| (LineConnection::connect_client(address).request(&command), origin.now()));
+        let mut client = LineConnection::connect_client(address);
+        wait_until("the rule is in effect", || {
+            let rules = client.request_lines("GROUP rules crawlers");
+            rules[0].contains(" block=yes").then_some(())
+        });
+        let opened_at = origin.now();
+        drop(open);
+        let (answer, answered_at) = block.join().unwrap();
+        (answer, opened_at, answered_at)
     });
-    let mut client = LineConnection::connect_client(address);
-    wait_until("the rule is in effect", || {
-        let rules = client.request_lines("GROUP rules crawlers");
-        rules[0].contains(" block=yes").then_some(())
-    });
-    let opened = Instant::now();
-    drop(open);
-    let (answer, answered) = block.join().unwrap();
-    let answered_at = origin.now() - answered.elapsed();
     assert_eq!(answer, format!("+OK crawlers {rule}"));
-    assert!(answered > opened, "a request was in flight");
+    assert!(answered_at > opened_at, "a request was in flight");
     run_at(&server, &["job", "wait", "one"]).expect_code(0);
     let log = origin.request_log();
     let parts: Vec<_> = log.0.iter().filter(|hit| hit.host == Site::host(1)).collect();
