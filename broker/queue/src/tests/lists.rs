@@ -293,6 +293,11 @@ fn a_part_looks_at_a_limited_number_of_entries() {
     assert_eq!(first.ok, "crawlers listed=0 next=80", "`matched` is not known");
     assert_eq!(bench.walk(GroupAction::Tasks, &none, |_| ()), (vec![], 5));
     assert_eq!(bench.walk(GroupAction::Tasks, &[("state", "dead")], |_| ()), (vec![], 1));
+    // To tell what is queued from what is pending takes longer than to see that neither is held.
+    for (state, looked_at) in [("processing", 80), ("retry", 80), ("queued", 16)] {
+        let state = [none[0], ("state", state)];
+        assert_eq!(next(&bench.list(GroupAction::Tasks, &state)), Some(looked_at));
+    }
     // A text takes longer.
     let by_text = bench.list(GroupAction::Tasks, &[("match", "http://other.org/")]);
     assert_eq!(next(&by_text), Some(10));
@@ -308,7 +313,7 @@ fn a_part_looks_at_a_limited_number_of_entries() {
     // The longest of those that were looked at.
     let busiest = bench.list(GroupAction::Keys, &[("limit", "3")]);
     assert_eq!((busiest.lines.len(), busiest.ok.as_str()), (3, "crawlers listed=3"));
-    bench.group.config.looked_at_max = 400;
+    bench.group.config.looked_at_max = 800;
     let busiest = bench.list(GroupAction::Keys, &[("limit", "3")]);
     assert_eq!(busiest.ok, "crawlers matched=200 listed=3");
     let all = bench.list(GroupAction::Tasks, &none);
@@ -436,6 +441,11 @@ fn keys_schedules_jobs_and_members_have_walks() {
     assert_eq!(done.ok, "crawlers jobs=49 listed=7");
     let some = bench.list(GroupAction::Schedules, &[("match", "http://h1")]);
     assert_eq!(some.ok, "crawlers matched=11 listed=11");
+    bench.publish("http://h1.org/soon every=1m");
+    let of_h1 = [("match", "http://h1.org/"), ("limit", "1")];
+    let soonest = bench.list(GroupAction::Schedules, &of_h1);
+    assert_eq!(soonest.ok, "crawlers matched=2 listed=1");
+    assert!(soonest.lines[0].starts_with("http://h1.org/soon "), "{soonest:?}");
     // Members with the same first digits are in the same part.
     for (conn, digits) in [(1, 1), (2, 2), (3, 2), (4, 2), (5, 3)] {
         let member = MemberId((digits << 96) + u128::from(conn));
