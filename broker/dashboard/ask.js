@@ -1,5 +1,7 @@
 // Requests to the broker, and streams of Server-Sent Events over fetch, which can send a token.
 
+import { visible } from './format.js';
+
 /** The token of this tab, and what happens when the broker refuses it. `session.js` sets both. */
 export const login = { token: null, refused: () => {} };
 
@@ -77,7 +79,8 @@ async function refusalOf(response) {
 }
 
 function sentence(message) {
-  const text = String(message);
+  // It may quote what it refuses.
+  const text = visible(message);
   const first = text.charAt(0).toUpperCase() + text.slice(1);
   return /[.?!]$/.test(first) ? first : `${first}.`;
 }

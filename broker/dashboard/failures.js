@@ -4,7 +4,7 @@ import { button, form } from './actions.js';
 import { ask } from './ask.js';
 import { GROUP, jobPath } from './crawl.js';
 import { el, panel, replace } from './dom.js';
-import { count, duration, hostLink, plural, urlLink, visible } from './format.js';
+import { count, duration, hostLink, oneWord, plural, urlLink, visible } from './format.js';
 import { PassPages, REASONS, RIGHT, asText, download } from './outcomes.js';
 import { needs } from './session.js';
 import { table } from './table.js';
@@ -132,7 +132,7 @@ function reasonList(reason) {
     columns: [
       { title: 'URL', text: page => urlLink(page.url), sort: page => page.url },
       { title: 'Status', text: page => page.status ?? '', sort: page => page.status, number: true },
-      { title: 'Error', text: page => visible(page.error ?? '').replaceAll('_', ' ') },
+      { title: 'Error', text: page => oneWord(page.error) },
       { title: 'Depth', text: page => page.depth ?? '', sort: page => page.depth, number: true },
     ],
   });

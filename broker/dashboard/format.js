@@ -98,6 +98,11 @@ export function visible(text) {
   return String(text ?? '').replace(HIDDEN, char => `\\u{${char.codePointAt(0).toString(16)}}`);
 }
 
+/** A text of a peer that had to be one word, so that `_` may stand for white space. */
+export function oneWord(text) {
+  return visible(text).replaceAll('_', ' ');
+}
+
 // A link to a page of this dashboard, with the last part of its path as text.
 const pageLink = (...path) =>
   el('a', { href: `#/${path.map(encodeURIComponent).join('/')}` }, visible(path.at(-1)));

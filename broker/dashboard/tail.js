@@ -146,7 +146,7 @@ export function tail(topic, signal) {
         counts)),
     el('div', { class: 'table-box tail', tabindex: '0', role: 'group', 'aria-label': 'Events' },
       el('table', {},
-        el('caption', { class: 'unseen' }, `Events of ${topic}, the newest first`),
+        el('caption', { class: 'unseen' }, `Events of ${visible(topic)}, the newest first`),
         el('thead', {}, el('tr', {}, ['Seq', 'Event', 'Attributes'].map(text =>
           el('th', { scope: 'col' }, text)))),
         rows)));

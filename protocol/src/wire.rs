@@ -93,7 +93,8 @@ impl<'a, B: BufMut> LineWriter<'a, B> {
         }
     }
 
-    fn put(self, value: impl Display) -> Self {
+    /// Appends this without a space before it.
+    pub(crate) fn put(self, value: impl Display) -> Self {
         write!((&mut *self.0).writer(), "{value}").expect("a growing buffer takes every write");
         self
     }

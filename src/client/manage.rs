@@ -1,6 +1,8 @@
 //! Helpers of the commands that manage a broker: a connection for requests, and answers of
 //! `key=value` words as tables and as JSON.
 
+use std::borrow::Cow;
+
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -12,7 +14,7 @@ use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
 use crate::flags::broker::BrokerFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, readable};
+use crate::terminal::output::{Console, readable, terminal_safe};
 
 /// The flags of commands with a table or JSON as output.
 #[derive(Debug, Clone, Args)]
@@ -134,7 +136,7 @@ pub(crate) fn print_list(console: &mut Console, line: &str) -> Result<(), Failur
 }
 
 /// A table with spaces between its columns. A heading that ends in `>` aligns its column to the
-/// right.
+/// right. Cells are [`terminal_safe`].
 pub(crate) struct Table {
     /// The headings, until they are printed.
     heads: Option<Vec<String>>,
@@ -171,12 +173,14 @@ impl Table {
 
     /// Rows with a cell for each column as aligned lines.
     fn lines(&mut self, rows: &[Vec<String>]) -> Vec<String> {
-        for row in rows {
+        let rows: Vec<Vec<_>> =
+            rows.iter().map(|row| row.iter().map(|cell| terminal_safe(cell)).collect()).collect();
+        for row in &rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
                 *width = cell.width().max(*width);
             }
         }
-        let line = |row: &Vec<String>| {
+        let line = |row: &Vec<Cow<'_, str>>| {
             let cells = row.iter().zip(&self.widths).zip(&self.is_left);
             let cells = cells.map(|((cell, width), is_left)| {
                 let space = " ".repeat(width - cell.width());

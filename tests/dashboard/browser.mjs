@@ -1,9 +1,11 @@
 // Debian's Chromium, driven by playwright-core, with axe-core. Both are in target/node, where
 // `tests/run --install` puts them. No other file knows which driver is used.
 
+import { deepStrictEqual as deepEqual } from 'node:assert/strict';
 import { createRequire } from 'node:module';
 import { createInterface } from 'node:readline';
 import { readFileSync } from 'node:fs';
+import { isDeepStrictEqual } from 'node:util';
 
 const require = createRequire(new URL('../../target/node/', import.meta.url));
 const { chromium } = require('playwright-core');
@@ -50,12 +52,14 @@ export async function main(test) {
 const input = createInterface({ input: process.stdin });
 const answers = input[Symbol.asyncIterator]();
 
-/** Asks the test that started this script to do something, and waits until it is done. */
+/** Asks the test that started this script to do something, and returns what came of it. */
 export async function tell(what) {
   console.log(`> ${what}`);
-  if ((await answers.next()).done) {
+  const { done, value } = await answers.next();
+  if (done) {
     throw new Error(`nobody has done it: ${what}`);
   }
+  return JSON.parse(value);
 }
 
 /**
@@ -113,6 +117,15 @@ export async function until(what, poll) {
     }
     await new Promise(resolve => setTimeout(resolve, 20));
   }
+}
+
+/** Waits until `read` returns something equal to `wanted`; otherwise fails with the difference. */
+export async function untilEqual(what, read, wanted) {
+  let found;
+  await until(what, async () => {
+    found = await read();
+    return isDeepStrictEqual(found, wanted);
+  }).catch(() => deepEqual(found, wanted, what));
 }
 
 /** The violations that axe finds, one line each. It comes by the debugger, past the page's policy. */

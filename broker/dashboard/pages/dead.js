@@ -4,7 +4,7 @@ import { button, confirm } from '../actions.js';
 import { ask } from '../ask.js';
 import { groupPage } from '../choice.js';
 import { el, replace } from '../dom.js';
-import { NONE, count, hostLink, jobLink, plural, urlLink, visible } from '../format.js';
+import { NONE, count, hostLink, jobLink, oneWord, plural, urlLink, visible } from '../format.js';
 import { list } from '../list.js';
 import { watch } from '../live.js';
 import { metrics } from '../metrics.js';
@@ -127,7 +127,7 @@ function reasonsOf(select, rows) {
   }
   const options = [['', `any (${count(rows.length)})`], ...[...numbers]
     .sort((a, b) => b[1] - a[1])
-    .map(([word, number]) => [word, `${visible(word)} (${count(number)})`])];
+    .map(([word, number]) => [word, `${oneWord(word)} (${count(number)})`])];
   const shown = [...select.options].map(option => option.textContent).join();
   if (shown !== options.map(([, label]) => label).join()) {
     const { value } = select;
@@ -140,7 +140,7 @@ function columns(group) {
   return [
     { title: 'URL', text: row => urlLink(row.url), sort: row => row.url },
     { title: 'Host', text: row => hostLink(row.key, group), sort: row => row.key },
-    { title: 'Last reason', text: row => visible(row.last ?? NONE), sort: row => row.last },
+    { title: 'Last reason', text: row => oneWord(row.last ?? NONE), sort: row => row.last },
     { title: 'Given up', text: row => GAVE_UP[row.reason] ?? visible(row.reason ?? NONE),
       sort: row => row.reason },
     { title: 'Job', text: row => jobLink(row.job), sort: row => row.job },
@@ -162,7 +162,7 @@ async function counted(path, query, group, signal) {
 function selection(some, group, { key, match }, reason) {
   const parts = [
     key && `the host ${visible(key)}`, match && `a URL that matches ${visible(match)}`,
-    reason && `the last reason ${visible(reason)}`,
+    reason && `the last reason ${oneWord(reason)}`,
   ].filter(Boolean);
   const rest = parts.length > 0 ? ` with ${parts.join(' and ')}` : '';
   return `${some} of ${visible(group)} (all${rest})`;

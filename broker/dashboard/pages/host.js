@@ -4,7 +4,9 @@ import { button } from '../actions.js';
 import { announce, feedOf, rightTo } from '../announce.js';
 import { ask } from '../ask.js';
 import { el, figures, head, mark, panel, replace, replaceControls } from '../dom.js';
-import { NONE, count, duration, groupLink, jobLink, plural, urlLink, visible } from '../format.js';
+import {
+  NONE, count, duration, groupLink, jobLink, oneWord, plural, urlLink, visible,
+} from '../format.js';
 import { list } from '../list.js';
 import { watch } from '../live.js';
 import { poll } from '../metrics.js';
@@ -157,7 +159,7 @@ function taskColumns() {
       sort: row => row['due-ms'] ?? 0, number: true },
     { title: 'Failures', text: row => count(row.attempts), sort: row => row.attempts,
       number: true },
-    { title: 'Last failure', text: row => visible(row.last ?? NONE), sort: row => row.last },
+    { title: 'Last failure', text: row => oneWord(row.last ?? NONE), sort: row => row.last },
   ];
 }
 

@@ -106,8 +106,8 @@ function plots(signal) {
       { column: 'done', label: 'done' }, { column: 'failed', label: 'failed' },
     ] }, signal),
     plot({ ...common, title: 'Confirmation of a publish', unit: duration, series: [
-      { column: 'commit-p50-ms', label: 'half within' },
-      { column: 'commit-p99-ms', label: '99 of 100 within' },
+      { column: 'commit-p50-ms', label: 'p50' },
+      { column: 'commit-p99-ms', label: 'p99' },
     ] }, signal),
     plot({ ...common, title: 'Memory', unit: bytes, series: [
       { column: 'memory', label: 'resident' },

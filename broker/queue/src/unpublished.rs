@@ -1,6 +1,6 @@
 //! The events of a group that may not be safe on their topics yet.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Events that may wait. At this number, or at `BYTES_MAX`, the group releases nothing: each task
@@ -9,42 +9,44 @@ pub(crate) const EVENTS_MAX: usize = 10_000;
 /// Bytes of the events that may wait.
 pub(crate) const BYTES_MAX: usize = 64 << 20;
 
-/// The events by their serial, each with its topic.
+/// The events: serial, topic and payload.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct UnpublishedEvents {
-    by_serial: BTreeMap<u64, (&'static str, Arc<str>)>,
+    /// Serials rise.
+    events: VecDeque<(u64, &'static str, Arc<str>)>,
     bytes: usize,
 }
 
 impl UnpublishedEvents {
-    /// Adds an event.
+    /// Adds an event. Its serial is above those of the others.
     pub(crate) fn insert(&mut self, serial: u64, topic: &'static str, payload: Arc<str>) {
         self.bytes += payload.len();
-        self.by_serial.insert(serial, (topic, payload));
+        self.events.push_back((serial, topic, payload));
     }
 
     /// All events of a topic up to this serial are safe there.
     pub(crate) fn published(&mut self, topic: &str, upto: u64) {
-        let sent = self.by_serial.range(..=upto).filter(|(_, (on, _))| *on == topic);
-        let sent: Vec<u64> = sent.map(|(serial, _)| *serial).collect();
-        for serial in sent {
-            let (_, payload) = self.by_serial.remove(&serial).expect("it was found");
-            self.bytes -= payload.len();
-        }
+        self.events.retain(|(serial, on, payload)| {
+            let is_safe = *serial <= upto && *on == topic;
+            if is_safe {
+                self.bytes -= payload.len();
+            }
+            !is_safe
+        });
     }
 
     /// Iterates over the events in the order of their serials: serial, topic, event.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &'static str, &Arc<str>)> {
-        self.by_serial.iter().map(|(serial, (topic, payload))| (*serial, *topic, payload))
+        self.events.iter().map(|(serial, topic, payload)| (*serial, *topic, payload))
     }
 
     /// Reports whether none waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_serial.is_empty()
+        self.events.is_empty()
     }
 
     /// Reports whether the limit is reached, so that nothing is released.
     pub(crate) fn is_full(&self) -> bool {
-        self.by_serial.len() >= EVENTS_MAX || self.bytes >= BYTES_MAX
+        self.events.len() >= EVENTS_MAX || self.bytes >= BYTES_MAX
     }
 }

@@ -4,7 +4,7 @@
 //! start that finds an announcement without a seq cannot know whether it was published. It
 //! therefore searches the topic first.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use tidings_protocol::{
@@ -22,17 +22,22 @@ const SEARCH_EVENTS_MAX: usize = 1024;
 pub(super) struct AnnouncementOutbox {
     topics: Arc<Topics>,
     wake: Arc<Notify>,
+    queues: BTreeMap<&'static str, TopicQueue>,
+}
+
+/// The announcements of one topic.
+#[derive(Default)]
+struct TopicQueue {
     /// Oldest decision first.
     waiting: VecDeque<Announcement>,
-    /// Searches for announcements of earlier starts, by topic.
-    searches: BTreeMap<&'static str, TopicSearch>,
-    /// The serial and durable mark for which it last asked each topic to wake it.
-    wakes_requested: BTreeMap<&'static str, (u64, Seq)>,
+    /// The search for announcements of earlier starts.
+    search: Option<TopicSearch>,
+    /// The serial and durable mark for which it last asked the topic to wake it.
+    wake_requested: Option<(u64, Seq)>,
 }
 
 struct Announcement {
     serial: u64,
-    topic: &'static str,
     payload: Arc<str>,
     /// Its topic and seq, once it was published.
     event: Option<(Arc<Topic>, Seq)>,
@@ -49,18 +54,13 @@ struct TopicSearch {
 
 impl AnnouncementOutbox {
     pub(super) fn new(topics: Arc<Topics>, wake: Arc<Notify>) -> Self {
-        Self {
-            topics,
-            wake,
-            waiting: VecDeque::new(),
-            searches: BTreeMap::new(),
-            wakes_requested: BTreeMap::new(),
-        }
+        Self { topics, wake, queues: BTreeMap::new() }
     }
 
     /// Adds an announcement that was never published.
     pub(super) fn push(&mut self, serial: u64, topic: &'static str, payload: Arc<str>) {
-        self.waiting.push_back(Announcement { serial, topic, payload, event: None });
+        let queue = self.queues.entry(topic).or_default();
+        queue.waiting.push_back(Announcement { serial, payload, event: None });
     }
 
     /// Adds an announcement that may be on its topic already, at `from` or later.
@@ -71,13 +71,15 @@ impl AnnouncementOutbox {
         payload: &Arc<str>,
         from: Seq,
     ) -> Result<(), ProtocolError> {
-        if !self.searches.contains_key(topic) {
-            let opened = self.open(topic)?;
-            let until = opened.head();
-            let reader = Some(opened.reader(StartAt::Seq(from), Arc::clone(&self.wake)));
-            self.searches.insert(topic, TopicSearch { reader, until, payloads: HashMap::new() });
-        }
-        let search = self.searches.get_mut(topic).expect("the search was inserted above");
+        let search = match &mut self.queues.entry(topic).or_default().search {
+            Some(search) => search,
+            none => {
+                let opened = open(&self.topics, topic)?;
+                let until = opened.head();
+                let reader = Some(opened.reader(StartAt::Seq(from), Arc::clone(&self.wake)));
+                none.insert(TopicSearch { reader, until, payloads: HashMap::new() })
+            }
+        };
         search.payloads.insert(Arc::clone(payload), None);
         self.push(serial, topic, Arc::clone(payload));
         Ok(())
@@ -94,91 +96,91 @@ impl AnnouncementOutbox {
         &mut self,
         mut sent: impl FnMut(u64, &'static str, Seq),
     ) -> Result<(), ProtocolError> {
-        let mut searched = true;
-        self.searches.values_mut().for_each(|search| searched &= search.advance());
-        if !searched {
+        let mut is_searched = true;
+        for search in self.queues.values_mut().filter_map(|queue| queue.search.as_mut()) {
+            is_searched &= search.advance();
+        }
+        if !is_searched {
             return Ok(());
         }
-        let published = loop {
+        loop {
             let published = self.publish();
-            if !self.settle(&mut sent) {
-                break published;
+            let mut may_publish = false;
+            for (topic, queue) in &mut self.queues {
+                may_publish |= queue.settle(&self.wake, |serial, seq| sent(serial, topic, seq));
             }
-        };
-        if self.waiting.is_empty() {
-            self.searches.clear();
+            if !may_publish {
+                return published;
+            }
         }
-        published
-    }
-
-    /// Removes the announcements that are safe on their topics. Returns whether more may be
-    /// published now.
-    fn settle(&mut self, sent: &mut impl FnMut(u64, &'static str, Seq)) -> bool {
-        let mut may_publish = false;
-        // Topics with an announcement that is not safe: their later ones wait for it.
-        let mut behind = BTreeSet::new();
-        let (wakes, wake) = (&mut self.wakes_requested, &self.wake);
-        self.waiting.retain_mut(|first| {
-            let event = first.event.as_ref().filter(|_| !behind.contains(first.topic));
-            let fate = event.map(|(topic, seq)| (topic.fate(*seq).0, topic, *seq));
-            match fate {
-                Some((Durability::Durable, _, seq)) => {
-                    sent(first.serial, first.topic, seq);
-                    may_publish = true;
-                    return false;
-                }
-                // It is published again, or publishing reports why it cannot be.
-                Some((Durability::Lost(_), ..)) => (first.event, may_publish) = (None, true),
-                Some((Durability::Pending, topic, seq)) => {
-                    // A wake-up is valid for one move of the mark, so it must be requested again
-                    // for each.
-                    let mark = (first.serial, topic.durable());
-                    if wakes.insert(first.topic, mark) != Some(mark) {
-                        topic.notify_durable(seq, wake);
-                    }
-                }
-                None => {}
-            }
-            behind.insert(first.topic);
-            true
-        });
-        may_publish
     }
 
     /// Publishes what is not published, as one batch for each topic. Leaves out a topic that fails,
     /// and returns the first error.
     fn publish(&mut self) -> Result<(), ProtocolError> {
-        // Ends of jobs behind an outcome that is not safe come last.
-        let mut unpublished = BTreeMap::<(bool, &'static str), Vec<usize>>::new();
-        let mut has_pages = false;
-        for (at, waiting) in self.waiting.iter().enumerate() {
-            has_pages |= waiting.topic == PAGE_READY_TOPIC;
-            if waiting.event.is_none() {
-                let is_behind = has_pages && waiting.topic == JOB_DONE_TOPIC;
-                unpublished.entry((is_behind, waiting.topic)).or_default().push(at);
-            }
-        }
-        let (mut published, mut pages_fail) = (Ok(()), false);
-        for ((is_behind, topic), mut batch) in unpublished {
-            if is_behind && !pages_fail {
-                continue;
-            }
-            let result = self.publish_on(topic, &mut batch);
-            pages_fail |= topic == PAGE_READY_TOPIC && result.is_err();
+        let outcomes = self.queues.get(PAGE_READY_TOPIC);
+        let outcome = outcomes.and_then(|queue| queue.waiting.front()).map(|first| first.serial);
+        let (mut published, mut outcomes_fail) = (Ok(()), false);
+        // Outcomes come before the ends of jobs in this order.
+        for (topic, queue) in self.queues.iter_mut().rev() {
+            let is_held = *topic == JOB_DONE_TOPIC && !outcomes_fail;
+            let before = outcome.filter(|_| is_held).unwrap_or(u64::MAX);
+            let result = queue.publish(&self.topics, topic, before);
+            outcomes_fail |= *topic == PAGE_READY_TOPIC && result.is_err();
             published = published.and(result);
         }
         published
     }
+}
 
-    fn publish_on(
+impl TopicQueue {
+    /// Removes the announcements that are safe. Returns whether more may be published now.
+    fn settle(&mut self, wake: &Arc<Notify>, mut sent: impl FnMut(u64, Seq)) -> bool {
+        let mut may_publish = false;
+        while let Some(first) = self.waiting.front_mut()
+            && let Some((topic, seq)) = &first.event
+        {
+            match topic.fate(*seq).0 {
+                Durability::Durable => sent(first.serial, *seq),
+                // It is published again, or publishing reports why it cannot be.
+                Durability::Lost(_) => {
+                    first.event = None;
+                    return true;
+                }
+                Durability::Pending => {
+                    // A wake-up is valid for one move of the mark, so it must be requested again
+                    // for each.
+                    let mark = Some((first.serial, topic.durable()));
+                    if std::mem::replace(&mut self.wake_requested, mark) != mark {
+                        topic.notify_durable(*seq, wake);
+                    }
+                    return may_publish;
+                }
+            }
+            self.waiting.pop_front();
+            may_publish = true;
+        }
+        if self.waiting.is_empty() {
+            self.search = None;
+        }
+        may_publish
+    }
+
+    /// Publishes what is not published and has a serial below `before`, as one batch.
+    fn publish(
         &mut self,
+        topics: &Topics,
         name: &'static str,
-        batch: &mut Vec<usize>,
+        before: u64,
     ) -> Result<(), ProtocolError> {
-        let topic = self.open(name)?;
-        if let Some(search) = self.searches.get_mut(name) {
-            batch.retain(|at| {
-                let waiting = &mut self.waiting[*at];
+        let unpublished = |it: &&mut Announcement| it.event.is_none() && it.serial < before;
+        let mut batch: Vec<_> = self.waiting.iter_mut().filter(unpublished).collect();
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let topic = open(topics, name)?;
+        if let Some(search) = &mut self.search {
+            batch.retain_mut(|waiting| {
                 let found = search.payloads.remove(&waiting.payload).flatten();
                 waiting.event = found.map(|seq| (Arc::clone(&topic), seq));
                 found.is_none()
@@ -187,18 +189,18 @@ impl AnnouncementOutbox {
         if batch.is_empty() {
             return Ok(());
         }
-        let payloads = batch.iter().map(|at| &*self.waiting[*at].payload);
+        let payloads = batch.iter().map(|waiting| &*waiting.payload);
         let first = topic.append(ConnId::BROKER, payloads)?.start;
-        for (seq, at) in (first.0..).zip(batch) {
-            self.waiting[*at].event = Some((Arc::clone(&topic), Seq(seq)));
+        for (seq, waiting) in (first.0..).zip(batch) {
+            waiting.event = Some((Arc::clone(&topic), Seq(seq)));
         }
         Ok(())
     }
+}
 
-    fn open(&self, topic: &'static str) -> Result<Arc<Topic>, ProtocolError> {
-        let name: TopicName = topic.parse().expect("the group's own topics have valid names");
-        self.topics.open(&name)
-    }
+fn open(topics: &Topics, topic: &'static str) -> Result<Arc<Topic>, ProtocolError> {
+    let name: TopicName = topic.parse().expect("the group's own topics have valid names");
+    topics.open(&name)
 }
 
 impl TopicSearch {

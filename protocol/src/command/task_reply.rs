@@ -56,7 +56,7 @@ impl TaskReply {
         };
         let line = put_rest(line, self.rest);
         match &self.report {
-            Some(report) => report.encode(line),
+            Some(report) => line.put(report),
             None => line,
         }
     }

@@ -3,6 +3,8 @@
 
 mod actions;
 mod away;
+mod crawl;
+mod hostile;
 mod look;
 mod proxy;
 mod rights;
@@ -29,15 +31,12 @@ impl Script {
         Self(Process::start(Command::new("node").arg(script).args(arguments)))
     }
 
-    /// Waits until the script asks for something, does it, and tells the script.
+    /// Waits until the script asks for something, does it, and tells the script what came of it.
     #[track_caller]
-    fn when(&mut self, asked: &str, act: impl FnOnce()) {
+    fn when<T: Into<Value>>(&mut self, asked: &str, act: impl FnOnce() -> T) {
         self.0.wait_for_line_with(&format!("> {asked}"));
-        act();
-        self.0.write(
-            "done
-",
-        );
+        let answer: Value = act().into();
+        self.0.write(format!("{answer}\n"));
     }
 
     /// Waits for the end, and returns what the script returned.

@@ -504,8 +504,9 @@ impl GroupActor {
                 }
                 Output::Publish { serial, topic, payload } => {
                     // The payload begins with the job's name.
-                    let job = payload.split(' ').next().map(str::parse);
-                    if let Some(Ok(name)) = job.filter(|_| topic == JOB_DONE_TOPIC) {
+                    if topic == JOB_DONE_TOPIC
+                        && let Some(Ok(name)) = payload.split(' ').next().map(str::parse)
+                    {
                         self.publish_job_status(&name);
                     }
                     let event = QueuedEvent { serial, topic, payload };

@@ -14,10 +14,10 @@ use crate::clock::Moment;
 use crate::groups::log::RecordMark;
 use crate::mailbox::{ConnId, ConnMessage, GroupBatch, Mailbox};
 
-/// Shortest time between two batches of outcomes, in ms. Each batch costs two syncs, one of the
-/// group's log and one of `page-ready`. With a worker in the broker's process nothing else syncs,
-/// and a fast crawl would sync for every few pages.
-const OUTCOMES_EVERY_MS: u64 = 20;
+/// Shortest time between two batches of outcomes, in ms. Each batch costs a sync of `page-ready`.
+/// With a worker in the broker's process nothing else waits for syncs, and a fast crawl would sync
+/// for every few pages.
+const OUTCOMES_EVERY_MS: u64 = 100;
 
 /// Waiting outputs, in order for each connection and each topic.
 #[derive(Default)]
@@ -79,7 +79,9 @@ impl OutputQueue {
     /// All outputs that need not wait for time can be sent once everything before this mark is
     /// durable.
     pub(super) fn last_mark(&self, now: Moment) -> RecordMark {
-        let events = self.events.back().filter(|_| self.outcomes_at <= now);
+        // A steady stream of outcomes needs no syncs of its own: the log syncs soon by itself.
+        let is_after_pause = self.outcomes_at + OUTCOMES_EVERY_MS <= now;
+        let events = self.events.back().filter(|_| is_after_pause);
         let marks = self.marked.back().map(|(mark, _)| mark).into_iter();
         marks.chain(events.map(|(mark, _)| mark)).max().copied().unwrap_or(0)
     }
@@ -149,12 +151,14 @@ mod tests {
         assert_eq!(taken(&mut queue, 1, 1000), [1], "the first one does not wait");
         push(&mut queue, 2, PAGE_READY_TOPIC);
         push(&mut queue, 3, PAGE_READY_TOPIC);
-        assert_eq!(queue.last_mark(Moment(1019)), 0, "no sync is needed yet");
-        assert_eq!(queue.next_outcomes(Moment(1019)), Some(Moment(1020)));
-        assert_eq!(taken(&mut queue, 3, 1019), [0; 0]);
-        assert_eq!(queue.last_mark(Moment(1020)), 3);
-        assert_eq!(taken(&mut queue, 3, 1020), [2, 3]);
-        assert_eq!(queue.next_outcomes(Moment(1020)), None);
+        assert_eq!(queue.next_outcomes(Moment(1099)), Some(Moment(1100)));
+        assert_eq!(taken(&mut queue, 3, 1099), [0; 0]);
+        assert_eq!(queue.next_outcomes(Moment(1100)), None);
+        assert_eq!(queue.last_mark(Moment(1100)), 0, "the log syncs by itself");
+        assert_eq!(taken(&mut queue, 3, 1100), [2, 3]);
+        push(&mut queue, 4, PAGE_READY_TOPIC);
+        assert_eq!(queue.last_mark(Moment(1299)), 0);
+        assert_eq!(queue.last_mark(Moment(1300)), 4, "after a pause, it does not wait");
     }
 
     #[test]
@@ -168,7 +172,7 @@ mod tests {
         assert_eq!(queue.last_mark(Moment(1001)), 4);
         assert_eq!(taken(&mut queue, 2, 1001), [2]);
         assert_eq!(taken(&mut queue, 3, 1001), [3], "its record became durable later");
-        assert_eq!(taken(&mut queue, 4, 1020), [0; 0]);
-        assert_eq!(taken(&mut queue, 4, 1021), [4]);
+        assert_eq!(taken(&mut queue, 4, 1100), [0; 0]);
+        assert_eq!(taken(&mut queue, 4, 1101), [4]);
     }
 }

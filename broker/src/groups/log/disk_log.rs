@@ -20,19 +20,20 @@ const BEHIND_BYTES: usize = 8 << 20;
 /// Bytes of records that may wait for the disk; beyond this the snapshot pauses. New decisions are
 /// queued behind the snapshot's records, and should not have to wait for more than one sync. With
 /// this many unsynced bytes a sync is due even if nothing waits for it.
-const BUSY_BYTES: usize = 32 << 10;
+const BUSY_BYTES: usize = 128 << 10;
 
 /// Most doublings of [`BUSY_BYTES`]: it then reaches [`BEHIND_BYTES`], at which the group consumes
 /// nothing else.
-const BUSY_DOUBLINGS_LIMIT: u32 = 8;
+const BUSY_DOUBLINGS_LIMIT: u32 = 6;
 
 /// With this many bytes of records the log is flushed within a turn, so that the disk can start
 /// early.
 const EARLY_FLUSH_BYTES: usize = 128 << 10;
 
-/// Most bytes that the actor writes itself. That takes a few microseconds, whereas a committer
-/// would have to wake up and may be in a sync. Longer writes would delay the group.
-const DIRECT_WRITE_BYTES_MAX: usize = 16 << 10;
+/// Most bytes that the actor writes itself. That takes tens of microseconds at most, whereas a
+/// committer would have to wake up, may be in a sync, and syncs what it wrote. Longer writes would
+/// delay the group.
+const DIRECT_WRITE_BYTES_MAX: usize = 64 << 10;
 
 /// A group's log on disk.
 #[derive(Debug)]

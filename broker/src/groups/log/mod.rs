@@ -20,8 +20,8 @@ pub(super) trait GroupLog: Send {
     fn append(&mut self, record: &GroupRecord) -> RecordMark;
 
     /// Writes the records appended since the last flush, all of them or none. Records before the
-    /// mark `awaited` become [`durable`](Self::durable) as soon as possible; the others may take a
-    /// moment, because nothing depends on them yet.
+    /// mark `awaited` become [`durable`](Self::durable) as soon as possible; the others a moment
+    /// later, so that more of them share a sync.
     fn flush(&mut self, _awaited: RecordMark) {}
 
     /// Flushes if the appended records are large enough that the disk should start on them. Returns

@@ -47,9 +47,10 @@ const OBSERVE_EVERY: Duration = Duration::from_millis(75);
 /// If a page answers later than this, it was running a script.
 const BUSY: Duration = Duration::from_millis(150);
 
-/// How long one attempt to read the page may take; then its script is terminated.
+/// How long the first attempt to read the page may take; then its script is terminated. The next
+/// attempts may take longer, because on a busy machine the browser is slow to terminate it.
 const READ_MAX: Duration = Duration::from_secs(3);
-const READ_ATTEMPTS: usize = 3;
+const READ_ATTEMPTS: u32 = 3;
 
 /// Requests of one page at once.
 const IN_FLIGHT_MAX: usize = 6;
@@ -315,7 +316,7 @@ impl Visit {
         let mut attempts = 0;
         while attempts < READ_ATTEMPTS {
             let dialogs = self.dialogs;
-            match self.try_read(&expression).await {
+            match self.try_read(&expression, READ_MAX * (attempts + 1)).await {
                 Ok(read) => return check_document(read),
                 // Its script has been terminated, and shows dialogs until it ends.
                 Err(PageError::Hung(_)) if self.dialogs > dialogs.max(DIALOGS_MAX) => continue,
@@ -329,11 +330,11 @@ impl Visit {
         Err(last.expect("there was an attempt"))
     }
 
-    async fn try_read(&mut self, expression: &str) -> Result<Value, PageError> {
-        let context = self.new_world(READ_MAX).await?;
+    async fn try_read(&mut self, expression: &str, limit: Duration) -> Result<Value, PageError> {
+        let context = self.new_world(limit).await?;
         let script =
             json!({ "expression": expression, "contextId": context, "returnByValue": true });
-        let mut answer = self.ask("Runtime.evaluate", script, READ_MAX).await?;
+        let mut answer = self.ask("Runtime.evaluate", script, limit).await?;
         match answer["exceptionDetails"]["text"].as_str() {
             Some(error) => Err(PageError::Browser(error.to_owned())),
             None => Ok(answer["result"]["value"].take()),

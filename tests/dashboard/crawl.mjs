@@ -1,0 +1,84 @@
+// A crawl as the pages show it, while it runs and after its end, without being loaded again.
+// usage: crawl.mjs ADDRESS
+
+import { strictEqual as same } from 'node:assert/strict';
+import { main, openTab, tell, until, untilEqual } from './browser.mjs';
+import { show } from './pages.mjs';
+
+const [address] = process.argv.slice(2);
+
+const texts = locator => locator.evaluateAll(nodes => nodes.map(each => each.textContent));
+const number = text => Number(text.replaceAll(',', ''));
+
+// What the page of the job says with figures.
+async function shown(page) {
+  const terms = await texts(page.locator('dl.figures dt'));
+  const values = await texts(page.locator('dl.figures dd'));
+  const bar = page.getByRole('progressbar', { name: 'ended' });
+  const plot = page.getByRole('slider', { name: 'Waiting and crawled' });
+  const outcomes = page.getByRole('table', { name: 'Outcomes' }).getByRole('row');
+  return {
+    figures: terms.map((term, index) => [term, values[index]])
+      .filter(([term]) => /^(Waiting|Under way|Crawled|Failed)$/.test(term))
+      .map(([term, value]) => [term, number(value)]),
+    bar: await bar.evaluate(({ value, max, parentNode }) =>
+      [value, max, parentNode.lastChild.textContent]),
+    plot: (await plot.getAttribute('aria-valuetext')).replace(/^[\d:]+ /, ''),
+    outcomes: await outcomes.evaluateAll(rows => rows.map(row =>
+      [...row.cells].slice(0, 2).map(cell => cell.textContent))),
+  };
+}
+
+// The same from the answer of `tidings job show --json`.
+function figuresOf(job) {
+  const waiting = job.pending + job.queued;
+  const open = waiting + job.processing;
+  const ended = job.found - open;
+  return {
+    figures: [['Waiting', waiting], ['Under way', job.processing], ['Crawled', job.completed],
+      ['Failed', job.failed]],
+    bar: [ended, job.found, `${ended} of ${job.found}`],
+    plot: `waiting ${open}, crawled ${job.completed}, failed ${job.failed}`,
+    outcomes: [['fetched', `${job.completed}`], ['failed', `${job.failed}`],
+      ['not allowed by robots.txt', `${job.robots}`]],
+  };
+}
+
+await main(async browser => {
+  const tab = await openTab(browser, address, { expected: [/status of 404/] });
+  const { page } = tab;
+  await page.evaluate(() => { globalThis.mark = 1; });
+  await show(tab, ['#/jobs/census', 'There is no such job now.']);
+  let job = await tell('crawl all hosts but those that are paused');
+  await untilEqual('the figures', () => shown(page), figuresOf(job));
+  const rows = name => page.getByRole('table', { name }).locator('tbody tr');
+  const { keys } = await (await page.request.get(`${address}groups/crawlers/keys`)).json();
+  const holding = keys.map(({ key, waiting }) =>
+    [key, `${waiting}`, 'a rule of an operator holds it']);
+  await untilEqual('the hosts that wait', () => rows('Hosts that hold it up').evaluateAll(all =>
+    all.map(row => [...row.cells].slice(0, 3).map(cell => cell.textContent))), holding);
+
+  job = await tell('crawl the rest');
+  await page.getByText('This pass is done.').waitFor();
+  await untilEqual('the figures', () => shown(page), figuresOf(job));
+  const reason = page.locator('summary');
+  await reason.click();
+  await page.getByRole('button', { name: 'Show more' }).click();
+  const failed = rows('Failed: status').getByRole('link');
+  await until('all that failed', async () => await failed.count() === job.failed);
+  const said = {
+    holding: holding.map(([host]) => host).sort(),
+    reason: await reason.textContent(), failed: await texts(failed),
+    hosts: await texts(rows('Slowest hosts').locator('td:nth-child(2)')),
+  };
+
+  // The lists of jobs agree.
+  const cells = name => page.getByRole('row', { name: /^census/ }).getByRole('cell', { name });
+  await show(tab, ['#/jobs', 'census']);
+  await cells(`${job.found} of ${job.found}`).waitFor();
+  await show(tab, ['#/', 'Newest jobs']);
+  await cells(`${job.completed}`).waitFor();
+  await cells(`${job.failed}`).waitFor();
+  same(await page.evaluate(() => globalThis.mark), 1, 'the page was loaded again');
+  return said;
+});

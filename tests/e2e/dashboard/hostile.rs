@@ -1,0 +1,88 @@
+//! Contents that peers wrote to harm a reader.
+
+use std::fmt::Write as _;
+
+use serde_json::json;
+
+use super::Script;
+use crate::support::http_client::HttpClient;
+use crate::support::line_connection::LineConnection;
+use crate::support::process::{Server, run_at};
+use crate::support::terminal::start_on_terminal;
+
+/// Markup, and characters that are invisible or change the direction of others.
+const WORD: &str = "<img/src=x/onerror=alert(1)>'\"\u{202e}\u{200b}";
+
+/// The word as a terminal shows it.
+const SHOWN: &str = r#"<img/src=x/onerror=alert(1)>'"\u{202e}\u{200b}"#;
+
+#[track_caller]
+fn expect_ok(connection: &mut LineConnection, command: &str) {
+    let answer = connection.request(command);
+    assert!(answer.starts_with("+OK"), "{command}: {answer}");
+}
+
+#[test]
+fn what_peers_wrote_is_shown_as_text() {
+    let server = Server::start_broker();
+    let http = HttpClient::new(&server);
+    let many = (0..6_000).fold(String::new(), |mut all, number| {
+        let _ = write!(all, " a{number}=b");
+        all
+    });
+    let long = "w".repeat(60_000);
+    let events = [
+        format!("<script>alert(2)</script> {WORD}"),
+        format!("http://a.example/{WORD} title={WORD} link=javascript:alert(3)"),
+        format!("javascript://a.example/%0aalert(4) title={WORD}"),
+        json!({ "<b>": WORD, "half": "\u{feff}" }).to_string().replace("half", r"\ud800"),
+        long.clone(),
+        format!("http://a.example/{long}"),
+        format!("http://a.example/{many}"),
+    ];
+    let answer =
+        http.send_json("POST", "/topics/harvest", &json!({ "events": events }).to_string());
+    assert_eq!(answer.status, 200, "{}", answer.body);
+
+    run_at(&server, &["group", "set", "crawlers", "delay=0"]).expect_code(0);
+    let mut client = LineConnection::connect_client(server.address);
+    let mut worker = LineConnection::connect_client(server.address);
+    expect_ok(&mut worker, &format!("HELLO name={WORD}"));
+    expect_ok(&mut worker, "JOIN crawlers credit=1");
+    let settings = format!("exclude=/{WORD} callback=http://a.example/{WORD}");
+    expect_ok(&mut client, &format!("JOB open probe {settings}"));
+    for url in [
+        "javascript:alert(5)//http://a.example/",
+        "data:text/html,<script>alert(6)</script>",
+        &format!("JavaScript:%0a{WORD}"),
+        &format!("http://a.example/{long}"),
+    ] {
+        expect_ok(&mut client, &format!("PUB new-url {url}"));
+    }
+    expect_ok(&mut client, &format!("PUB new-url http://a.example/?{WORD} job=probe"));
+    let task = worker.read_line();
+    let id = task.split(' ').nth(1).unwrap();
+    expect_ok(&mut worker, &format!("NACK {id} retry=no reason={WORD} error={WORD}"));
+    expect_ok(
+        &mut client,
+        &format!("PUB new-url http://a.example/?{WORD}{} every=2h", &long[..8_000]),
+    );
+    worker.read_line();
+    expect_ok(&mut client, "GROUP create tenants topics=tenant key=attr:name");
+    expect_ok(&mut client, &format!("PUB tenant http://a.example/{WORD} name={WORD}"));
+    let note = format!("GROUP rule crawlers key=b.example block=yes note={WORD}");
+    expect_ok(&mut client, &note);
+
+    let address = format!("{}/", http.base_url);
+    let shown = Script::start("hostile", &[&address, WORD, SHOWN]).finish();
+    let shown = shown.as_array().unwrap();
+    assert_eq!(shown.len(), events.len());
+    // The newest event is the first.
+    assert_eq!(shown[0]["attributes"], 6_000);
+    // JSON escapes quotes, too.
+    let content = shown[3]["text"].as_str().unwrap();
+    assert!(content.contains(&SHOWN.replace('"', "\\\"")), "{content}");
+    assert!(content.contains(r#""\ud800": "\u{feff}""#), "{content}");
+    let terminal = start_on_terminal(&server, &["dead", "ls"]).finish().stdout();
+    assert!(terminal.iter().any(|line| line.contains(SHOWN)), "{terminal:?}");
+}
