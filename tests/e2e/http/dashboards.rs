@@ -49,11 +49,8 @@ const CYCLES: u32 = 5;
 const RATIO_MAX: f64 = 1.1;
 
 /// One measurement.
-#[derive(Debug)]
 struct Figures {
-    p50: Duration,
     p99: Duration,
-    longest: Duration,
     memory: u64,
 }
 
@@ -87,7 +84,7 @@ fn dashboards_slow_down_no_release_and_need_little_memory() {
     origin.wait_for(WAIT_TIMEOUT, |log| (log.requests.len() > 100).then_some(())).unwrap();
 
     let (mut without, mut with) = (Vec::new(), Vec::new());
-    for round in 0..rounds {
+    for _ in 0..rounds {
         without.push(measure(&server, &mut worker, releases));
         let dashboards = open_dashboards(&server, count);
         let requested = origin.request_count();
@@ -95,7 +92,6 @@ fn dashboards_slow_down_no_release_and_need_little_memory() {
         assert!(origin.request_count() > requested, "the crawl is under way");
         drop(dashboards);
         wait_until_closed(&server);
-        eprintln!("round {round}: without {:?}, with {:?}", without[round], with[round]);
     }
     // Whatever else the machine does only adds to a measurement.
     let best = |figures: &[Figures]| figures.iter().map(|figures| figures.p99).min().unwrap();
@@ -173,8 +169,10 @@ fn measure(server: &Server, worker: &mut LineConnection, releases: usize) -> Fig
     }
     times.sort_unstable();
     let at = |percent| times[(times.len() - 1) * percent / 100];
+    let (p50, p99, longest) = (at(50), at(99), at(100));
     let memory = server.process.resident_memory_bytes();
-    Figures { p50: at(50), p99: at(99), longest: at(100), memory }
+    eprintln!("p50 {p50:?}, p99 {p99:?}, longest {longest:?}, memory {} KiB", memory >> 10);
+    Figures { p99, memory }
 }
 
 /// Waits until the broker has noticed the end of all HTTP connections except that of the request.
