@@ -5,7 +5,7 @@ import { announce, feedOf, rightTo } from '../announce.js';
 import { ask } from '../ask.js';
 import { el, figures, head, mark, panel, replace, replaceControls } from '../dom.js';
 import {
-  NONE, count, duration, groupLink, jobLink, oneWord, plural, urlLink, visible,
+  NONE, count, duration, groupLink, jobLink, oneWord, plural, resultsLink, urlLink, visible,
 } from '../format.js';
 import { list } from '../list.js';
 import { watch } from '../live.js';
@@ -56,7 +56,8 @@ export async function show(main, { group, key }, signal) {
   const missing = needs('sub:page-ready');
   main.append(
     hasHosts && panel('Last answers',
-      missing ? el('p', { class: 'hint' }, `This list ${missing}.`) : answers.node),
+      missing ? el('p', { class: 'hint' }, `This list ${missing}.`)
+        : [answers.node, resultsLink({ host: key }, 'All results of this host')]),
     panel('Waiting, under way, or given up', tasks.node),
     panel('Schedules', schedules.node));
 
@@ -102,21 +103,15 @@ export async function show(main, { group, key }, signal) {
   }
 
   async function readNow() {
-    const matched = async query =>
-      (await ask(`${path}/tasks`, { signal, query: { key, limit: 0, ...query } })).matched;
-    const [all, busy, dead] = await Promise.all([
-      matched({}), matched({ state: 'processing' }), matched({ state: 'dead' }),
-    ]);
-    // The broker explains only a key for which something waits.
-    const explained = all === busy + dead ? {} : await explain(group, key, signal);
-    blocked = Number(explained.waiting ?? 0);
-    const rest = Number.parseInt(explained['free-in'], 10);
+    const { keys: [found = {}] } = await ask(`${path}/keys`, { signal, query: { key } });
+    const rest = found['free-in'];
+    blocked = found.waiting ?? 0;
     replace(now, figures([
       ['Waiting', count(blocked)],
-      ['Under way', count(busy)],
-      ['Next request', Number.isFinite(rest) ? `in ${duration(rest)}` : NONE],
+      ['Under way', count(found.processing ?? 0)],
+      ['Next request', rest === undefined ? NONE : `in ${duration(rest)}`],
     ]));
-    replace(why, explained.because ? `Its next URL waits: ${waits(explained.because)}.`
+    replace(why, blocked > 0 ? `Its next URL waits: ${waits(found.because)}.`
       : 'Nothing waits for this host.');
   }
   const follow = hasHosts && !missing
@@ -132,21 +127,6 @@ export async function show(main, { group, key }, signal) {
       follow?.().then(rows => answers.update(rows.slice(-20).reverse())),
     ]);
   }, 5_000, signal);
-}
-
-// The words of `GET /explain` for a key: `example.org waiting=1 pending because=pace free-in=12ms`.
-async function explain(group, what, signal) {
-  try {
-    const { summary } = await ask('/explain', { signal, query: { what, group } });
-    return Object.fromEntries(summary.split(' ').filter(word => word.includes('='))
-      .map(word => word.split('=')));
-  } catch (error) {
-    // The last entry may have ended meanwhile.
-    if (error.code === 'unknown') {
-      return {};
-    }
-    throw error;
-  }
 }
 
 function taskColumns() {

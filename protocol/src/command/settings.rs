@@ -204,6 +204,8 @@ pub struct TaskQuery {
 /// Query of `GROUP keys`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyQuery {
+    /// Only this key, even if nothing waits for it; `None`: keys with waiting entries.
+    pub key: Option<Box<str>>,
     /// Only keys with waiting entries of this job; `None`: all keys.
     pub job: Option<JobName>,
     /// The part of the list.
@@ -252,8 +254,9 @@ impl GroupCommand<'_> {
 
     /// The query of `keys`.
     pub fn key_query(&self) -> Result<KeyQuery, ProtocolError> {
-        self.allow_options(&["job", "after", "limit"])?;
-        Ok(KeyQuery { job: self.selection()?.job, range: self.range(LISTED_DEFAULT)? })
+        self.allow_options(&["key", "job", "after", "limit"])?;
+        let EntrySelection { key, job, .. } = self.selection()?;
+        Ok(KeyQuery { key, job, range: self.range(LISTED_DEFAULT)? })
     }
 
     /// The query of `schedules`.

@@ -199,7 +199,7 @@ pub(super) fn dead_letters() -> MethodRouter<Arc<HttpState>> {
 
 /// `GET /groups/{group}/keys`
 pub(super) fn keys() -> MethodRouter<Arc<HttpState>> {
-    list(GroupAction::Keys, "keys", &["job", "after", "limit"], &[])
+    list(GroupAction::Keys, "keys", &["key", "job", "after", "limit"], &[])
 }
 
 /// `GET /groups/{group}/schedules`
