@@ -107,7 +107,7 @@ impl Bench {
                 schedules.iter().map(|schedule| (schedule.text.to_string(), 0)).collect()
             }
             GroupAction::Members => {
-                leases.members().iter().map(|(id, _)| (id.short().to_string(), id.0)).collect()
+                leases.members().iter().map(|(id, _)| (id.short(), id.0)).collect()
             }
             _ => jobs.iter().map(|job| (job.name.to_string(), job.id.number.into())).collect(),
         }
