@@ -92,6 +92,7 @@ impl Group {
                     self.drop_entry(*entry, *end, now);
                 }
             }
+            Decision::Bumped { prio, entries } => self.bump(entries, *prio, now),
             Decision::Unpinned { entries } => {
                 for entry in entries {
                     self.restart_from_own_request(*entry, now);

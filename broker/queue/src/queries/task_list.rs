@@ -52,7 +52,7 @@ pub(crate) struct WalkedEntries {
 
 /// Whether an entry fits a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fit {
+pub(super) enum Fit {
     No,
     Yes,
     /// Its text must be read first.
@@ -61,7 +61,7 @@ enum Fit {
 
 /// A selection with what it names.
 #[derive(Debug)]
-struct Selector<'a> {
+pub(super) struct Selector<'a> {
     selection: &'a EntrySelection,
     job: Option<JobNumber>,
     /// The key that it names, if the group knows it.
@@ -219,7 +219,12 @@ impl Group {
     }
 
     /// Reports whether an entry of the frontier is in one of these states and fits a selection.
-    fn fit_of(&self, selector: &Selector<'_>, states: &[TaskState], entry: AnyEntry<'_>) -> Fit {
+    pub(super) fn fit_of(
+        &self,
+        selector: &Selector<'_>,
+        states: &[TaskState],
+        entry: AnyEntry<'_>,
+    ) -> Fit {
         let Selector { selection, job, key, queued } = selector;
         match entry {
             AnyEntry::Active(live) => {
@@ -264,7 +269,10 @@ impl Group {
         }
     }
 
-    fn selector<'a>(&self, selection: &'a EntrySelection) -> Result<Selector<'a>, ProtocolError> {
+    pub(super) fn selector<'a>(
+        &self,
+        selection: &'a EntrySelection,
+    ) -> Result<Selector<'a>, ProtocolError> {
         let job = selection.job.as_ref().map(|name| self.find_job(name)).transpose()?;
         let key = selection.key.as_deref().and_then(|key| self.frontier.keys().find(key));
         let job = job.map(|job| job.id.number);
