@@ -14,6 +14,7 @@ import { answersOf, outcomeMark } from '../results.js';
 import { endRule, endText, noteText, ruleOf, ruleText, setRule } from '../rules.js';
 import { needs } from '../session.js';
 import { table } from '../table.js';
+import { dropWaiting } from '../waiting.js';
 import { state, waits } from '../words.js';
 
 export function title({ key }) {
@@ -67,6 +68,9 @@ export async function show(main, { group, key }, signal) {
     label: { block: 'Block…', pause: 'Pause…', slow: 'Slow down…' }[kind], right: 'admin',
     danger: kind === 'block', run: () => change(kind),
   }));
+  const dropping = button({
+    label: 'Drop what waits…', right: 'admin', danger: true, run: drop,
+  });
   const ending = button({ label: 'End the rule…', right: 'admin', run: end });
   const announcing = button({
     label: 'Announce a URL…', right: rightTo(topic),
@@ -79,7 +83,7 @@ export async function show(main, { group, key }, signal) {
       rule.note && `, note: ${noteText(rule.note)}`));
     const isOwn = rule?.key === key;
     if (actions.firstChild === null || isOwn !== actions.contains(ending)) {
-      replaceControls(actions, ways, isOwn && ending, announcing);
+      replaceControls(actions, ways, isOwn && ending, dropping, announcing);
     }
   }
   async function change(kind) {
@@ -98,6 +102,14 @@ export async function show(main, { group, key }, signal) {
     const said = await endRule(group, key);
     if (said) {
       await Promise.all([readRule(), readNow()]);
+    }
+    return said;
+  }
+
+  async function drop() {
+    const said = await dropWaiting(group, key);
+    if (said) {
+      await Promise.all([readNow(), waiting.reload()]);
     }
     return said;
   }

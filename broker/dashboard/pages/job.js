@@ -13,6 +13,7 @@ import { LIMITS, SCOPES, changeJob, openJob } from '../job-forms.js';
 import { watch } from '../live.js';
 import { poll } from '../metrics.js';
 import { plot } from '../plot.js';
+import { bumpWaiting } from '../waiting.js';
 import { state } from '../words.js';
 
 const OUTCOMES = {
@@ -171,6 +172,7 @@ function pageControls(now) {
   if (word !== 'done') {
     return [
       button({ label: 'Change…', right, run: () => changeJob(now()) }),
+      button({ label: 'Priorities…', right: 'admin', run: () => bumpWaiting(name) }),
       controls(now),
     ].flat();
   }

@@ -423,6 +423,10 @@ fn cover_groups(http: &HttpClient, server: &Server) {
     }
     assert_eq!(http.get("/groups/g/dead").json()["dead"][0]["reason"], "max-attempts");
     rules::cover(http);
+    for wrong in ["bump", "bump?prio=1001", "purge?match=pdf", "purge?dry=maybe"] {
+        let refused = http.request("POST", &format!("/groups/g/{wrong}"), &[]);
+        assert_eq!(refused.status, 400, "{wrong}");
+    }
     let act = |action: &str| {
         assert_eq!(http.request("POST", &format!("/groups/none/{action}"), &[]).status, 404);
         let done = http.request("POST", &format!("/groups/g/{action}"), &[]);
@@ -454,8 +458,11 @@ fn cover_groups(http: &HttpClient, server: &Server) {
     drop(worker);
     assert_eq!(http.post_lines("/topics/work", "more\nand more").status, 200);
     wait_until("the tasks", || (state() == json!([false, 2, 0])).then_some(()));
-    act("purge");
+    assert_eq!(act("purge?match=/a&dry=yes")["matched"], 0);
+    assert_eq!(act("bump?prio=5&key=none")["bumped"], 0);
+    assert_eq!(act("purge?match=*&after=0")["dropped"], 2);
     assert_eq!(state(), json!([false, 0, 0]));
+    assert_eq!(act("purge")["waiting"], 0);
     wait_until("the end of the group", || {
         (http.request("DELETE", "/groups/g", &[]).status == 204).then_some(())
     });

@@ -42,6 +42,11 @@ impl KeyRule {
         if self.below { format!("*.{}", self.name) } else { self.name.to_string() }
     }
 
+    /// Reports whether a key has its name, or a name below.
+    pub(crate) fn is_about(&self, key: &str) -> bool {
+        is_named(key, &self.name, self.below)
+    }
+
     /// Returns what it says, for a client.
     pub(crate) fn fields(&self, now: Moment) -> RuleFields {
         RuleFields {
@@ -54,20 +59,16 @@ impl KeyRule {
         }
     }
 
-    /// Reports whether it is about a key, unless another rule counts for that.
-    pub(crate) fn is_about(&self, key: &str) -> bool {
-        if self.below { is_within(key, &self.name) } else { *key == *self.name }
-    }
-
     /// Reports whether nothing is released.
     pub(crate) fn holds(&self) -> bool {
         self.block || self.pause
     }
 }
 
-/// Reports whether a key is this host, or a host below it.
-pub(super) fn is_within(key: &str, host: &str) -> bool {
-    key.strip_suffix(host).is_some_and(|above| above.is_empty() || above.ends_with('.'))
+/// Reports whether a key has a name; with `below`, or a name below.
+pub(super) fn is_named(key: &str, name: &str, below: bool) -> bool {
+    let above = key.strip_suffix(name);
+    above.is_some_and(|above| above.is_empty() || below && above.ends_with('.'))
 }
 
 /// What a group remembers of rules that may have ended.

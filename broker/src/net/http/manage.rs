@@ -265,6 +265,16 @@ pub(super) fn change_dead(action: GroupAction<'static>) -> MethodRouter<Arc<Http
     change(action, &["entry", "key", "job", "match"])
 }
 
+/// `POST /groups/{group}/purge`: drops what waits, all or a part of a selection.
+pub(super) fn purge() -> MethodRouter<Arc<HttpState>> {
+    change(GroupAction::Purge, &["key", "job", "match", "dry", "after"])
+}
+
+/// `POST /groups/{group}/bump`: gives a part of what waits a priority.
+pub(super) fn bump() -> MethodRouter<Arc<HttpState>> {
+    change(GroupAction::Bump, &["prio", "key", "job", "match", "dry", "after"])
+}
+
 /// `POST /groups/{group}/drain` and `undrain`: returns the state of the member.
 pub(super) fn drain(action: GroupAction<'static>) -> MethodRouter<Arc<HttpState>> {
     change(action, &["member"])

@@ -73,6 +73,7 @@ const FILES: &[(&str, &[u8])] = files![
     "uplot/uPlot.esm.js",
     "uplot/uPlot.min.css",
     "verdict.js",
+    "waiting.js",
     "words.js",
 ];
 
