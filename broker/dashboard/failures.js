@@ -4,7 +4,9 @@ import { button, form } from './actions.js';
 import { ask } from './ask.js';
 import { GROUP, jobPath } from './crawl.js';
 import { el, panel, replace } from './dom.js';
-import { count, duration, hostLink, oneWord, plural, urlLink, visible } from './format.js';
+import {
+  count, duration, hostLink, oneWord, plural, resultsLink, urlLink, visible,
+} from './format.js';
 import { PassPages, REASONS, RIGHT, asText, download } from './outcomes.js';
 import { needs } from './session.js';
 import { table } from './table.js';
@@ -180,6 +182,7 @@ function buttons(job, pass) {
   return [
     job.state === 'done' && job.failed > 0 ? retry : null,
     button({ label: 'Download…', right: RIGHT, run: () => save(job) }),
+    resultsLink({ job: job.job }, 'All results'),
   ];
 }
 

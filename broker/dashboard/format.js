@@ -116,6 +116,10 @@ export const hostLink = (key, group = 'crawlers') => pageLink('groups', group, '
 /** A link to the page of a job, if there is one. */
 export const jobLink = job => (job ? pageLink('jobs', job) : NONE);
 
+/** A link to the results that match filters. */
+export const resultsLink = (filters, text) =>
+  el('a', { href: `#/results?${new URLSearchParams(filters)}` }, text);
+
 // Characters of a URL that are shown; the link has all of them.
 const URL_SHOWN = 300;
 

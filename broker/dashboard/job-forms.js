@@ -7,20 +7,23 @@ import { el } from './dom.js';
 import { count, plural, visible } from './format.js';
 
 const PATTERNS = 'Patterns of robots.txt, one a line: * matches any text, $ ends the URL.';
-const SCOPES = [
+/** The words of `scope=`, and what each follows. */
+export const SCOPES = [
   ['host', 'the hosts of the seeds'], ['domain', 'the domains of the seeds'],
   ['prefix', 'below the paths of the seeds'], ['any', 'all links'],
 ];
 
 // A number in a field, or nothing.
 const limit = (name, label) => ({ name, label, type: 'number' });
-const LIMITS = [
+/** The limits of a job: a field each, which is empty without a limit. */
+export const LIMITS = [
   limit('max-depth', 'Links between a seed and a page, at most'),
   limit('max-pages', 'Pages at most'),
   limit('max-per-host', 'Pages of one host at most'),
   { name: 'max-time', label: 'Time at most', hint: 'Such as 30m, 2h or 3d.' },
 ];
 
+const limits = job => LIMITS.map(field => ({ ...field, value: job?.[field.name] }));
 const lines = text => text.split(/\s+/u).filter(line => line !== '');
 const patterns = text => (lines(text).length > 0 ? lines(text) : null);
 
@@ -29,16 +32,17 @@ export async function openJob(job = null) {
   const name = job?.job;
   const values = await form({
     title: name ? `Open the next pass of ${name}` : 'Open a job', action: 'Open',
-    text: name && 'Choose scope and limits again: those of the last pass are not taken over.',
+    text: name && 'Scope and limits are those of the last pass.',
     fields: [
       name ? [] : { name: 'job', label: 'Name', required: true },
       { name: 'urls', label: 'Seeds', type: 'textarea', hint: 'URLs, one a line.' },
-      { name: 'scope', label: 'Follow links to', type: 'select', value: 'host', options: SCOPES },
+      { name: 'scope', label: 'Follow links to', type: 'select',
+        value: job?.['scope-rule'] ?? 'host', options: SCOPES },
       { name: 'include', label: 'Only links that match', type: 'textarea', hint: PATTERNS,
         value: job?.include?.join('\n') },
       { name: 'exclude', label: 'No links that match', type: 'textarea', hint: PATTERNS,
         value: job?.exclude?.join('\n') },
-      ...LIMITS,
+      limits(job),
       { name: 'close', label: 'Close it: it gets no further seeds', type: 'checkbox', value: true },
     ].flat(),
     run: async ({ job: typed, urls, include, exclude, ...rest }) => {
@@ -58,15 +62,14 @@ export async function changeJob(job) {
   let dropped = [];
   const values = await form({
     title: `Change ${job.job}`, action: 'Preview',
-    text: 'The changes count for this pass. A limit that is empty stays as it is.',
+    text: 'The changes count for this pass.',
     fields: [
       { name: 'include', label: 'Only links that match', type: 'textarea', hint: PATTERNS,
         value: job.include?.join('\n') },
       { name: 'exclude', label: 'No links that match', type: 'textarea', hint: PATTERNS,
         value: job.exclude?.join('\n') },
-      ...LIMITS,
-      { name: 'unlimited', label: 'Remove the limits that are empty here', type: 'checkbox' },
-    ],
+      limits(job),
+    ].flat(),
     run: async given => {
       body = changes(job, given);
       if (Object.keys(body).length > 0) {
@@ -87,10 +90,13 @@ export async function changeJob(job) {
   return `${job.job} is changed.`;
 }
 
-function changes(job, { include, exclude, unlimited, ...limits }) {
-  const body = filled(limits);
-  if (unlimited) {
-    Object.keys(limits).filter(name => !(name in body)).forEach(name => { body[name] = null; });
+function changes(job, { include, exclude, ...given }) {
+  const body = {};
+  for (const [name, value] of Object.entries(given)) {
+    const wanted = value === '' ? null : value;
+    if (wanted !== (job[name] ?? null)) {
+      body[name] = wanted;
+    }
   }
   for (const [name, text] of Object.entries({ include, exclude })) {
     if (lines(text).join('\n') !== (job[name] ?? []).join('\n')) {

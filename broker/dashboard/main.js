@@ -19,13 +19,14 @@ const ROUTES = [
   ['#/crawlers', 'crawlers'],
   ['#/dead', 'dead'],
   ['#/schedules', 'schedules'],
+  ['#/results', 'results'],
   ['#/system', 'system'],
 ].map(([pattern, page, ...names]) => ({ pattern: new RegExp(`^${pattern}$`), page, names }));
 
 const NAVIGATION = [
   ['#/', 'Overview'], ['#/topics', 'Topics'], ['#/groups', 'Groups'], ['#/jobs', 'Jobs'],
   ['#/crawlers', 'Crawlers'], ['#/dead', 'Dead letters'], ['#/schedules', 'Schedules'],
-  ['#/system', 'System'],
+  ['#/results', 'Results'], ['#/system', 'System'],
 ];
 
 const main = document.getElementById('main');
@@ -85,12 +86,12 @@ function begun() {
 
 // Shows the page that the address names. After a change of the page its heading has the focus.
 async function show(isChange = false) {
-  const hash = location.hash || '#/';
+  const [hash, query] = (location.hash || '#/').split('?');
   const route = ROUTES.find(({ pattern }) => pattern.test(hash));
   const signal = clear();
   closeMenu();
   markNavigation(hash);
-  const params = {};
+  const params = Object.fromEntries(new URLSearchParams(query));
   try {
     route?.pattern.exec(hash).slice(1).forEach((value, index) => {
       params[route.names[index]] = decodeURIComponent(value);

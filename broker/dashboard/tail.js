@@ -2,6 +2,7 @@
 
 import { stream } from './ask.js';
 import { el, replace, setText } from './dom.js';
+import { openEvent } from './event-dialog.js';
 import { parse } from './events.js';
 import { count, plural, urlLink, visible } from './format.js';
 import { needs } from './session.js';
@@ -181,45 +182,10 @@ function row({ type, data, seq }) {
   return el('tr', {},
     el('th', { scope: 'row', class: 'number' }, el('button', {
       type: 'button', class: 'quiet', 'aria-haspopup': 'dialog',
-      onclick: () => open(seq, data),
+      onclick: () => openEvent({ title: `Event ${count(seq)}`, seq, payload: data }),
     }, el('span', { class: 'unseen' }, 'Open event '), count(seq))),
     target === null ? el('td', { colspan: '2' }, shown(data)) : [
       el('td', {}, target.length > ATTRIBUTES_SHOWN ? shown(target) : urlLink(target)),
       el('td', { class: 'attributes' }, shown(words)),
     ]);
 }
-
-// One event with all that it says.
-function open(seq, payload) {
-  const { target, attributes } = parse(payload);
-  const object = target === null ? { seq, payload }
-    : { seq, target, attributes: Object.fromEntries(attributes) };
-  const close = el('button', { type: 'button', onclick: () => node.close() }, 'Close');
-  const node = el('dialog', { class: 'event', 'aria-labelledby': 'event-title' },
-    el('h2', { id: 'event-title' }, `Event ${count(seq)}`),
-    target && el('p', {}, urlLink(target)),
-    attributes.size > 0 && el('div', { class: 'table-box', tabindex: '0', role: 'group',
-      'aria-label': 'Attributes' }, el('table', {},
-      el('caption', {}, 'Attributes'),
-      el('tbody', {}, [...attributes].map(([name, value]) => el('tr', {},
-        el('th', { scope: 'row' }, name), el('td', { class: 'url' }, visible(value))))))),
-    target === null && json(payload),
-    el('h3', {}, 'As JSON'),
-    el('pre', { tabindex: '0' }, pretty(object)),
-    el('div', { class: 'buttons' }, close));
-  document.body.append(node);
-  node.addEventListener('close', () => node.remove());
-  node.showModal();
-  close.focus();
-}
-
-// A text that is JSON itself, in a form for readers.
-function json(payload) {
-  try {
-    return [el('h3', {}, 'Its content'), el('pre', { tabindex: '0' }, pretty(JSON.parse(payload)))];
-  } catch {
-    return null;
-  }
-}
-
-const pretty = value => JSON.stringify(value, null, 2).split('\n').map(visible).join('\n');

@@ -1,7 +1,7 @@
 // Whether all is well, from the figures of the broker.
 
 import { bytes, count, duration, plural, visible } from './format.js';
-import { STOPPED } from './words.js';
+import { STOPPED, stoppedWhy } from './words.js';
 
 const DAY = 86_400_000;
 const GIGABYTE = 1e9;
@@ -37,9 +37,8 @@ export function groups({ all, of }) {
   return all('tidings_group_waiting_entries').filter(each => each.labels.group).map(each => {
     const labels = { group: each.labels.group };
     const gauge = (name, more) => of(`tidings_group_${name}`, { ...labels, ...more }) ?? 0;
-    const why = Object.keys(STOPPED).find(word => gauge('stopped', { why: word }));
     return {
-      name: labels.group, why, waiting: each.value,
+      name: labels.group, why: stoppedWhy({ of }, labels.group), waiting: each.value,
       processing: gauge('processing_entries'), members: gauge('members'),
       dead: gauge('dead_entries'), starved: gauge('starved_seconds'),
       done: gauge('answers_total', { outcome: 'completed' }),

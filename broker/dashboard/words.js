@@ -80,6 +80,11 @@ export const STOPPED = {
   paused: 'it is paused',
 };
 
+/** Why a group releases nothing, by the metrics; `undefined` if it releases tasks. */
+export function stoppedWhy({ of }, group) {
+  return Object.keys(STOPPED).find(why => of('tidings_group_stopped', { group, why }) === 1);
+}
+
 /**
  * The mark and the words of the state of a group. `why`: why it releases nothing, if so; `waiting`
  * is `null` if its figures are not known.

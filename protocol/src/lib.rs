@@ -109,8 +109,8 @@ pub use command::{
     CREDIT_DEFAULT, Command, DELAY_MS_MAX, EntrySelection, GroupAction, GroupCommand, GroupSetting,
     Hello, JobAction, JobCommand, JobQuery, KeyKind, KeyQuery, KeyRest, ListRange, ManageCommand,
     Outcome, PageChange, Prio, RetryMode, RuleSettings, ScheduleQuery, StartAt, TaskAction,
-    TaskQuery, TaskReply, TaskReport, Token, TopicAction, TopicCommand, duration_within,
-    whole_number,
+    TaskQuery, TaskReply, TaskReport, Token, TopicAction, TopicCommand, WaitingAction,
+    WaitingChange, duration_within, whole_number,
 };
 pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode, bad_argument};

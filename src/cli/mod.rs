@@ -516,7 +516,7 @@ mod tests {
 
     #[test]
     fn key_is_the_group_key_in_commands_about_groups() {
-        let text = usage("tidings group purge crawlers --key a.example");
+        let text = usage("tidings group pause crawlers --key a.example");
         assert!(!text.contains("--cert"), "{text}");
         assert!(parse_words("tidings group tasks --key a.example").is_ok());
         // Scripts may use the earlier spelling.

@@ -51,7 +51,7 @@ pub(crate) struct JobWatch {
 #[derive(Debug)]
 pub(crate) enum JobUpdate {
     /// The job is still running.
-    Progress(JobProgress),
+    Progress(Box<JobProgress>),
     /// The job has ended; this is the last update.
     Done(JobEnd),
 }
@@ -218,7 +218,7 @@ async fn wait_on_connection(
             Some(delivery) = deliveries.next() => if let Delivery::More(line) = delivery {
                 // The receiver may be gone.
                 let progress = JobProgress { job: JobStatus::parse(&line), waiting: Vec::new() };
-                let _ = steps.send(Ok(JobUpdate::Progress(progress))).await;
+                let _ = steps.send(Ok(JobUpdate::Progress(Box::new(progress)))).await;
             },
             end = &mut end => return end.map(|answer| JobEnd::parse(&answer.ok)),
         }
@@ -313,7 +313,7 @@ async fn poll(client: &Client, name: &JobName, steps: &JobUpdates) -> ClientErro
             // A busy printer gets the next update.
             Ok(job) => {
                 let progress = JobProgress { job, waiting: hosts.clone() };
-                _ = steps.try_send(Ok(JobUpdate::Progress(progress)));
+                _ = steps.try_send(Ok(JobUpdate::Progress(Box::new(progress))));
             }
             Err(error) => return error,
         }

@@ -1,7 +1,7 @@
 //! `tidings dead`: lists, retries and drops dead letters of a group.
 
 use clap::{ArgGroup, Args, Subcommand};
-use tidings_protocol::status::{DeadLetterStatus, ListEnd, TaskFields};
+use tidings_protocol::status::{ChangedEntriesStatus, ListEnd, TaskFields};
 use tidings_protocol::{GroupAction, JobName};
 
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags};
@@ -138,7 +138,7 @@ async fn apply(action: GroupAction<'_>, done: &str, args: &SelectArgs) -> Result
     for settings in args.requests() {
         let settings = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
         let answer = broker.request(&command(action, &args.group.group, settings)).await?;
-        let DeadLetterStatus { retried, dropped, .. } = DeadLetterStatus::parse(&answer.ok);
+        let ChangedEntriesStatus { retried, dropped, .. } = ChangedEntriesStatus::parse(&answer.ok);
         sum += retried.or(dropped).unwrap_or(0);
     }
     Console::new().line(&format!("{done} {}", format_count(sum)))

@@ -53,7 +53,17 @@ await main(async browser => {
   await confirm('Change the job');
   all.change = await said();
 
+  await press('Priorities…');
+  await dialog.getByLabel('URLs that match').fill('/p/2,/p/4');
+  await dialog.getByLabel('Priority').fill('7');
+  await confirm('Change the priority');
+  all.bump = await said();
+
   await show(tab, pages.host);
+  await press('Drop what waits…');
+  all.before = await dialog.locator('p').first().textContent();
+  await confirm('Drop them');
+  all.drop = await said();
   await press('Block…');
   await dialog.getByLabel('Note').fill('complaint 7');
   await confirm('Block');

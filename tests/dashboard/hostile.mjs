@@ -59,9 +59,16 @@ await main(async browser => {
   await page.locator('summary').click();
   await page.getByRole('table', { name: 'Failed:' }).getByText(shown).first().waitFor();
   await check('failures');
+  const dialog = page.getByRole('dialog');
+  await show(tab, ['#/results', shown]);
+  for (const result of await page.getByRole('button', { name: 'Open result' }).all()) {
+    await result.click();
+    await dialog.getByRole('button', { name: 'Fetch again now' }).waitFor();
+    await check(await dialog.getByRole('heading', { level: 2 }).textContent());
+    await dialog.getByRole('button', { name: 'Close' }).click();
+  }
   await show(tab, ['#/topics/harvest', shown]);
   const events = page.getByRole('button', { name: 'Open event' });
-  const dialog = page.getByRole('dialog');
   const found = [];
   for (const event of await events.all()) {
     await event.click();

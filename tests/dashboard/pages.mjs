@@ -13,6 +13,7 @@ export const pages = {
   crawlers: ['#/crawlers', 'crawlers'],
   dead: ['#/dead', '/broken/4'],
   schedules: ['#/schedules', '/p/6'],
+  results: ['#/results', 'page-ready'],
   system: ['#/system', 'Version'],
 };
 

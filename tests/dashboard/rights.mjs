@@ -11,6 +11,7 @@ const [address, operator, watcher, reader, names] = process.argv.slice(2);
 const FORBIDDEN = [
   ['POST', 'groups/crawlers/pause'],
   ['POST', 'groups/crawlers/purge'],
+  ['POST', 'groups/crawlers/bump?prio=1'],
   ['POST', 'groups/crawlers/dead/retry', '{"all":true}'],
   ['POST', 'groups/crawlers/dead/drop', '{"all":true}'],
   ['PUT', 'groups/crawlers', '{"parallel":4}'],

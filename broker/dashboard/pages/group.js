@@ -14,7 +14,7 @@ import { metrics, poll } from '../metrics.js';
 import { REASONS } from '../outcomes.js';
 import { plot, rangeSwitch } from '../plot.js';
 import { rulesTable, setRule } from '../rules.js';
-import { groupState } from '../words.js';
+import { groupState, stoppedWhy } from '../words.js';
 
 const SETTINGS = {
   topics: ['Topics', 'Names with commas.'],
@@ -62,6 +62,7 @@ export async function show(main, { group }, signal) {
   const hasHosts = first.key === 'host' || first.key === 'domain';
   const hasKeys = first.key !== 'none' && first.key !== 'seq';
 
+  let stopped;
   const draw = object => {
     if (object === null || object.damaged) {
       const gone = { group, problem: 'This group does not exist any more.' };
@@ -73,7 +74,7 @@ export async function show(main, { group }, signal) {
     }
     const wasPaused = buttons.firstChild === null || object.paused !== current.paused;
     current = object;
-    replace(facts, mark(...groupState({ ...object, why: object.paused && 'paused' })),
+    replace(facts, mark(...groupState({ ...object, why: object.paused ? 'paused' : stopped })),
       `, ${plural(object.members, 'worker')}`);
     replace(sums, sumsOf(object));
     replace(settings, Object.entries(SETTINGS).map(([name, [label]]) => el('div', {},
@@ -174,7 +175,12 @@ export async function show(main, { group }, signal) {
     ...(hasKeys && { [`keys:${group}`]: answer => answer && waiting.fresh(answer) }),
   }, signal);
   await poll(async () => {
-    replace(reasons, reasonsOf(group, await metrics(signal)));
+    const now = await metrics(signal);
+    replace(reasons, reasonsOf(group, now));
+    stopped = stoppedWhy(now, group);
+    if (main.contains(sums)) {
+      draw(current);
+    }
     await (hasKeys && ruled.refresh());
   }, 10_000, signal);
 }

@@ -7,7 +7,7 @@ import { count, duration, groupLink, plural, rate } from '../format.js';
 import { watch } from '../live.js';
 import { metrics, poll } from '../metrics.js';
 import { table } from '../table.js';
-import { groupState } from '../words.js';
+import { groupState, stoppedWhy } from '../words.js';
 
 export function title() {
   return 'Groups';
@@ -96,6 +96,5 @@ function rowOf(group, figures, rates) {
     failed: waiting === null ? null : speed('failed'),
     dead: of('dead_entries'), starved: of('starved_seconds'),
   };
-  const stopped = figures.all('tidings_group_stopped', { group }).find(({ value }) => value === 1);
-  return { ...row, state: groupState({ ...row, why: stopped?.labels.why }) };
+  return { ...row, state: groupState({ ...row, why: stoppedWhy(figures, group) }) };
 }

@@ -5,7 +5,7 @@ import { announce, feedOf, rightTo } from '../announce.js';
 import { ask } from '../ask.js';
 import { el, figures, head, mark, panel, replace, replaceControls } from '../dom.js';
 import {
-  NONE, count, duration, groupLink, jobLink, oneWord, plural, urlLink, visible,
+  NONE, count, duration, groupLink, jobLink, oneWord, plural, resultsLink, urlLink, visible,
 } from '../format.js';
 import { list } from '../list.js';
 import { watch } from '../live.js';
@@ -14,6 +14,7 @@ import { answersOf, outcomeMark } from '../results.js';
 import { endRule, endText, noteText, ruleOf, ruleText, setRule } from '../rules.js';
 import { needs } from '../session.js';
 import { table } from '../table.js';
+import { dropWaiting } from '../waiting.js';
 import { state, waits } from '../words.js';
 
 export function title({ key }) {
@@ -56,7 +57,8 @@ export async function show(main, { group, key }, signal) {
   const missing = needs('sub:page-ready');
   main.append(
     hasHosts && panel('Last answers',
-      missing ? el('p', { class: 'hint' }, `This list ${missing}.`) : answers.node),
+      missing ? el('p', { class: 'hint' }, `This list ${missing}.`)
+        : [answers.node, resultsLink({ host: key }, 'All results of this host')]),
     panel('Waiting, under way, or given up', tasks.node),
     panel('Schedules', schedules.node));
 
@@ -66,6 +68,9 @@ export async function show(main, { group, key }, signal) {
     label: { block: 'Block…', pause: 'Pause…', slow: 'Slow down…' }[kind], right: 'admin',
     danger: kind === 'block', run: () => change(kind),
   }));
+  const dropping = button({
+    label: 'Drop what waits…', right: 'admin', danger: true, run: drop,
+  });
   const ending = button({ label: 'End the rule…', right: 'admin', run: end });
   const announcing = button({
     label: 'Announce a URL…', right: rightTo(topic),
@@ -78,7 +83,7 @@ export async function show(main, { group, key }, signal) {
       rule.note && `, note: ${noteText(rule.note)}`));
     const isOwn = rule?.key === key;
     if (actions.firstChild === null || isOwn !== actions.contains(ending)) {
-      replaceControls(actions, ways, isOwn && ending, announcing);
+      replaceControls(actions, ways, isOwn && ending, dropping, announcing);
     }
   }
   async function change(kind) {
@@ -101,22 +106,24 @@ export async function show(main, { group, key }, signal) {
     return said;
   }
 
+  async function drop() {
+    const said = await dropWaiting(group, key);
+    if (said) {
+      await Promise.all([readNow(), waiting.reload()]);
+    }
+    return said;
+  }
+
   async function readNow() {
-    const matched = async query =>
-      (await ask(`${path}/tasks`, { signal, query: { key, limit: 0, ...query } })).matched;
-    const [all, busy, dead] = await Promise.all([
-      matched({}), matched({ state: 'processing' }), matched({ state: 'dead' }),
-    ]);
-    // The broker explains only a key for which something waits.
-    const explained = all === busy + dead ? {} : await explain(group, key, signal);
-    blocked = Number(explained.waiting ?? 0);
-    const rest = Number.parseInt(explained['free-in'], 10);
+    const { keys: [found = {}] } = await ask(`${path}/keys`, { signal, query: { key } });
+    const rest = found['free-in'];
+    blocked = found.waiting ?? 0;
     replace(now, figures([
       ['Waiting', count(blocked)],
-      ['Under way', count(busy)],
-      ['Next request', Number.isFinite(rest) ? `in ${duration(rest)}` : NONE],
+      ['Under way', count(found.processing ?? 0)],
+      ['Next request', rest === undefined ? NONE : `in ${duration(rest)}`],
     ]));
-    replace(why, explained.because ? `Its next URL waits: ${waits(explained.because)}.`
+    replace(why, blocked > 0 ? `Its next URL waits: ${waits(found.because)}.`
       : 'Nothing waits for this host.');
   }
   const follow = hasHosts && !missing
@@ -132,21 +139,6 @@ export async function show(main, { group, key }, signal) {
       follow?.().then(rows => answers.update(rows.slice(-20).reverse())),
     ]);
   }, 5_000, signal);
-}
-
-// The words of `GET /explain` for a key: `example.org waiting=1 pending because=pace free-in=12ms`.
-async function explain(group, what, signal) {
-  try {
-    const { summary } = await ask('/explain', { signal, query: { what, group } });
-    return Object.fromEntries(summary.split(' ').filter(word => word.includes('='))
-      .map(word => word.split('=')));
-  } catch (error) {
-    // The last entry may have ended meanwhile.
-    if (error.code === 'unknown') {
-      return {};
-    }
-    throw error;
-  }
 }
 
 function taskColumns() {

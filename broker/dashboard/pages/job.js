@@ -6,13 +6,14 @@ import {
   GROUP, Trend, bar, controls, endSentence, jobPath, openUrls,
 } from '../crawl.js';
 import { el, figures, head, mark, panel, replace } from '../dom.js';
-import { bytes, count, duration, rate, urlLink, visible } from '../format.js';
+import { NONE, bytes, count, duration, rate, urlLink, visible } from '../format.js';
 import { outcomePanels } from '../failures.js';
 import { hostsTable } from '../hosts.js';
-import { changeJob, openJob } from '../job-forms.js';
+import { LIMITS, SCOPES, changeJob, openJob } from '../job-forms.js';
 import { watch } from '../live.js';
 import { poll } from '../metrics.js';
 import { plot } from '../plot.js';
+import { bumpWaiting } from '../waiting.js';
 import { state } from '../words.js';
 
 const OUTCOMES = {
@@ -149,7 +150,12 @@ function outcomeList(job) {
 function settingList(job) {
   const patterns = list => (list?.length ? el('ul', { class: 'urls' }, list.map(pattern =>
     el('li', { class: 'url' }, visible(pattern)))) : null);
+  const [, follows] = SCOPES.find(([word]) => word === job['scope-rule']) ?? [];
+  const limits = LIMITS.filter(({ name }) => job[name] !== undefined).map(({ name, label }) =>
+    [label, typeof job[name] === 'number' ? count(job[name]) : job[name]]);
   const pairs = [
+    ['Follows links to', follows ?? NONE],
+    ...limits,
     ['Only links that match', patterns(job.include) ?? 'all in its scope'],
     ['No links that match', patterns(job.exclude) ?? 'none'],
     ['Rendered in a browser', job.render ? el('code', {}, visible(job.render)) : 'no'],
@@ -166,6 +172,7 @@ function pageControls(now) {
   if (word !== 'done') {
     return [
       button({ label: 'Change…', right, run: () => changeJob(now()) }),
+      button({ label: 'Priorities…', right: 'admin', run: () => bumpWaiting(name) }),
       controls(now),
     ].flat();
   }

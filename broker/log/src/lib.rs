@@ -57,6 +57,6 @@ pub use self::store::{
     AfterStep, CheckedLog, LogId, LogPlan, ScratchFile, SegmentStore, Store, StoredNames,
 };
 pub use self::topic_log::{
-    CheckedFile, LogBounds, LogError, LogPiece, LogRead, NewestEvents, RESERVED_MAX, ReadPosition,
-    Retention, SyncedMarks, TopicLog,
+    CheckedFile, LineRun, LogBounds, LogError, LogPiece, LogRead, NewestEvents, RESERVED_MAX,
+    ReadPosition, Retention, SyncedMarks, TopicLog,
 };

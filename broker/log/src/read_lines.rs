@@ -37,8 +37,8 @@ pub fn read_lines(
         };
         match found {
             LogRead::Lines { runs, end, at: next, .. } => {
-                for (first, run) in runs {
-                    let (mut seq, mut rest) = (first, &buffer[run]);
+                for run in runs {
+                    let (mut seq, mut rest) = (run.first, &buffer[run.place]);
                     while !rest.is_empty() {
                         let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
                         let line = std::str::from_utf8(&rest[..end]);

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -61,8 +62,8 @@ pub enum LogRead {
         first: Seq,
         /// The seq after the last line.
         end: Seq,
-        /// The place of each run of lines in the buffer, and the seq of its first line.
-        runs: Vec<(Seq, std::ops::Range<usize>)>,
+        /// The lines, in runs.
+        runs: Vec<LineRun>,
         /// Where reading continues.
         at: ReadPosition,
     },
@@ -74,6 +75,17 @@ pub enum LogRead {
     Skip(Seq),
     /// There is nothing from the requested seq on.
     End,
+}
+
+/// Consecutive lines in the buffer of a read, appended in the same second.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineRun {
+    /// The seq of the first line.
+    pub first: Seq,
+    /// Append time of the first line.
+    pub unix_ms: i64,
+    /// Where the lines are in the buffer.
+    pub place: Range<usize>,
 }
 
 /// The position of the newest events of a log.

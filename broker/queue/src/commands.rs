@@ -42,7 +42,10 @@ pub fn group_input(asked: Requester, manage: &GroupCommand<'_>) -> Result<Input,
         GroupAction::Rules => query(GroupQuery::Rules(manage.member_range()?)),
         GroupAction::Pause => plain(Operation::Pause),
         GroupAction::Resume => plain(Operation::Resume),
-        GroupAction::Purge => plain(Operation::Purge),
+        GroupAction::Purge => {
+            operate(manage.purged()?.map_or(Operation::Purge, Operation::ChangeWaiting))
+        }
+        GroupAction::Bump => operate(Operation::ChangeWaiting(manage.bumped()?)),
         GroupAction::Delete => plain(Operation::Delete),
         GroupAction::Retry => operate(Operation::Retry(manage.entry_selection()?)),
         GroupAction::Drop => operate(Operation::Drop(manage.entry_selection()?)),

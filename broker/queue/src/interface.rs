@@ -7,7 +7,7 @@ use tidings_protocol::status::Answer;
 use tidings_protocol::{
     After, EntrySelection, GroupSetting, JobName, JobQuery, KeyQuery, ListRange, MemberId,
     ProtocolError, Render, RuleSettings, ScheduleQuery, Seq, TaskId, TaskQuery, TaskReply,
-    TopicName,
+    TopicName, WaitingChange,
 };
 
 use crate::entry::{EntryId, JobNumber};
@@ -225,6 +225,8 @@ pub enum Operation {
     Resume,
     /// Drops everything that waits.
     Purge,
+    /// Drops selected entries that wait, or gives them another priority.
+    ChangeWaiting(WaitingChange),
     /// Returns dead letters to the queue.
     Retry(EntrySelection),
     /// Deletes dead letters.

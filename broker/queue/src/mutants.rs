@@ -104,6 +104,12 @@ pub(crate) enum Mutant {
     AnswersRuleEarly,
     /// A key does not offer an entry that needs a browser after the text of the entry was read.
     LosesRendered,
+    /// The command that drops some entries drops all that wait.
+    DropsUnselected,
+    /// The command that drops entries spares the dormant ones.
+    SparesDormant,
+    /// A new priority of what waits has no effect.
+    IgnoresBump,
 }
 
 #[cfg(test)]

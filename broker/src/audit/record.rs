@@ -29,6 +29,7 @@ const GROUP_CHANGES: &[GroupAction<'_>] = &[
     GroupAction::Pause,
     GroupAction::Resume,
     GroupAction::Purge,
+    GroupAction::Bump,
     GroupAction::Drain,
     GroupAction::Undrain,
     GroupAction::Rule,
@@ -104,14 +105,15 @@ impl<'a> AuditEvent<'a> {
             Command::Topic(manage) => {
                 (TOPIC_CHANGES.contains(&manage.action), manage.action.as_str(), manage.name)
             }
-            Command::Group(manage) => {
-                (GROUP_CHANGES.contains(&manage.action), manage.action.as_str(), manage.name)
-            }
             // A dry run changes nothing.
+            Command::Group(manage) if matches!(manage.is_dry(), Ok(true)) => return None,
             Command::Job(manage)
                 if manage.action == JobAction::Set && matches!(manage.dry_run(), Ok(Some(_))) =>
             {
                 return None;
+            }
+            Command::Group(manage) => {
+                (GROUP_CHANGES.contains(&manage.action), manage.action.as_str(), manage.name)
             }
             Command::Job(manage) => {
                 (JOB_CHANGES.contains(&manage.action), manage.action.as_str(), manage.name)

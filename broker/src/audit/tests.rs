@@ -223,9 +223,14 @@ fn every_change_is_recorded_and_no_unknown_action() {
             );
         }
     }
-    for (settings, changes) in [("dry=yes", false), ("after=7", false), ("dry=no", true)] {
-        let line = format!("JOB set x {settings}");
-        let record = AuditEvent::for_command(&Command::parse(&line).unwrap()).is_some();
+    for (line, changes) in [
+        ("JOB set x dry=yes", false),
+        ("JOB set x after=7", false),
+        ("JOB set x dry=no", true),
+        ("GROUP purge x dry=yes", false),
+        ("GROUP bump x prio=1 after=7", true),
+    ] {
+        let record = AuditEvent::for_command(&Command::parse(line).unwrap()).is_some();
         assert_eq!(record, changes, "{line}");
     }
 }

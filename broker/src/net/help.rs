@@ -30,7 +30,7 @@ a command is a peer: its lines are events on the topic new-url, and it receives 
                                watch <name> reports its progress (so does GROUP watch)
   GROUP ls | show <name> | set <name> delay=2s     groups, and the delay between requests to a host
   GROUP tasks <name> [state=..] [key=..]           entries of a group; state=dead: dead letters,
-                               GROUP retry <name> retries them; also: pause, resume, purge
+                               GROUP retry <name> retries them; also: pause, resume, purge, bump
   GROUP members <name>         its workers;  GROUP drain <name> member=<member>: no further tasks
   GROUP rule <name> key=<host> block=yes           block a host; also: pause=yes, delay=5s, for=1h;
                                GROUP unrule <name> key=<host>;  GROUP rules <name>

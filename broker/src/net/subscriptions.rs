@@ -9,7 +9,7 @@ use tidings_protocol::{
 
 use super::outbound::OutboundQueue;
 use crate::clock::Moment;
-use crate::topic::{Fetched, Reader, payloads};
+use crate::topic::{EventRun, Fetched, Reader, payloads};
 
 /// Bytes of events that all filters of a connection search in one turn.
 const SEARCH_BYTES_MAX: usize = 1 << 20;
@@ -211,7 +211,7 @@ impl Subscription {
             }
             let (id, before) = (self.id, *budget);
             let mut start = None;
-            let fetched = self.reader.fetch(bytes, pieces, |first, lines| {
+            let fetched = self.reader.fetch(bytes, pieces, |EventRun { first, lines, .. }| {
                 let Some(search) = &mut self.filter else {
                     start.get_or_insert(first);
                     return outbound.push_events(id, first, lines);

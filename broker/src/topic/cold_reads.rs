@@ -11,8 +11,10 @@ use std::thread;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use tidings_log::{LogError, LogRead, ReadPosition, TopicLog};
+use tidings_log::{LineRun, LogError, LogRead, ReadPosition, TopicLog};
 use tidings_protocol::Seq;
+
+use super::reader::EventRun;
 
 /// Bytes of a buffer: enough for the longest batch with its header, and for a few sends.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -80,9 +82,8 @@ struct ReadSlot {
 
 #[derive(Debug)]
 pub(super) enum ReadResult {
-    /// Runs of lines, each with the seq of its first line; the seq after the last line; where to
-    /// continue.
-    Lines(Vec<(Seq, Bytes)>, Seq, ReadPosition),
+    /// Runs of lines; the seq after the last line; where to continue.
+    Lines(Vec<EventRun>, Seq, ReadPosition),
     /// Any other result of the log, or an error of the disk.
     Log(Result<LogRead, LogError>),
 }
@@ -203,7 +204,11 @@ impl ReaderPool {
         let read = match found {
             Ok(LogRead::Lines { end, runs, at, .. }) => {
                 let all = Bytes::from_owner(lent);
-                let runs = runs.into_iter().map(|(first, run)| (first, all.slice(run)));
+                let runs = runs.into_iter().map(|LineRun { first, unix_ms, place }| EventRun {
+                    first,
+                    unix_ms,
+                    lines: all.slice(place),
+                });
                 ReadResult::Lines(runs.collect(), end, at)
             }
             other => ReadResult::Log(other),

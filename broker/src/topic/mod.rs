@@ -49,7 +49,7 @@ pub(crate) use self::batch::count_lines;
 use self::cold_reads::{PendingRead, ReadKind};
 pub(crate) use self::dedup_window::dedup_id;
 pub use self::reader::{Event, Events, Lag, Reader};
-pub(crate) use self::reader::{Fetched, waker_of};
+pub(crate) use self::reader::{EventRun, Fetched, waker_of};
 use self::reader::{NewestQuery, ReaderStart};
 pub(crate) use self::tail::LineForm;
 use self::tail::Tail;
@@ -444,9 +444,9 @@ impl Topic {
         }
     }
 
-    /// Decodes encoded lines; the first one has the seq `first`.
-    fn decode<'a>(&'a self, first: Seq, encoded: &'a [u8]) -> impl Iterator<Item = Event> + 'a {
-        let payloads = payloads(&self.name, first, encoded);
+    /// Decodes encoded lines.
+    fn decode<'a>(&'a self, run: &'a EventRun) -> impl Iterator<Item = Event> + 'a {
+        let payloads = payloads(&self.name, run.first, &run.lines);
         payloads.map(|(seq, payload)| Event { seq, payload: payload.into_owned() })
     }
 }

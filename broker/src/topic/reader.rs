@@ -42,6 +42,17 @@ pub struct Events {
     pub events: Vec<Event>,
 }
 
+/// Consecutive encoded lines of a topic, appended in the same second.
+#[derive(Debug, Clone)]
+pub(crate) struct EventRun {
+    /// The seq of the first line.
+    pub(crate) first: Seq,
+    /// Append time of the first line.
+    pub(crate) unix_ms: i64,
+    /// Whole lines.
+    pub(crate) lines: Bytes,
+}
+
 /// Where a reader begins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReaderStart {
@@ -174,15 +185,15 @@ impl Reader {
         self.pending.is_some()
     }
 
-    /// Passes encoded lines from the cursor on to `take`, each slice with the seq of its first
-    /// line: at most `slices_max` slices, and no further slice after `bytes_max`. Costs a short
-    /// lock and nothing per event. Evicted events are read from the log and arrive with a later
-    /// call.
+    /// Passes encoded lines from the cursor on to `take`: at most `runs_max` runs, and no further
+    /// run after `bytes_max`. Costs a short lock and nothing per event. Evicted events are read
+    /// from the log and arrive with a later call: all that fit into a buffer, in any number of
+    /// runs.
     pub(crate) fn fetch(
         &mut self,
         bytes_max: usize,
-        slices_max: usize,
-        mut take: impl FnMut(Seq, Bytes),
+        runs_max: usize,
+        mut take: impl FnMut(EventRun),
     ) -> Fetched {
         if let Some(fetched) = self.fetch_pending(&mut take) {
             return fetched;
@@ -221,7 +232,7 @@ impl Reader {
         {
             return Fetched::Gap(self.skip_to(next));
         }
-        self.cursor = tail.read(self.cursor, end, self.form, bytes_max, slices_max, take);
+        self.cursor = tail.read(self.cursor, end, self.form, bytes_max, runs_max, take);
         if self.cursor >= end {
             self.wait.begin(tail, &self.waker);
         }
@@ -251,7 +262,7 @@ impl Reader {
 
     /// Handles the result of a pending read, if there is one, and requests the next read if there
     /// is more.
-    fn fetch_pending(&mut self, take: &mut impl FnMut(Seq, Bytes)) -> Option<Fetched> {
+    fn fetch_pending(&mut self, take: &mut impl FnMut(EventRun)) -> Option<Fetched> {
         let (pending, in_memory) = self.pending.as_ref()?;
         let Some(read) = pending.take() else { return Some(Fetched::Delivered) };
         let (from, in_memory) = (pending.from, *in_memory);
@@ -265,14 +276,11 @@ impl Reader {
                 if until <= from {
                     return None;
                 }
-                if end <= until {
-                    for (first, lines) in runs {
-                        take(first, lines);
+                for mut run in runs.into_iter().filter(|run| run.first < until) {
+                    if end > until {
+                        run.lines = first_lines(run.lines, until.0 - run.first.0);
                     }
-                } else {
-                    for (first, lines) in runs.into_iter().filter(|(first, _)| *first < until) {
-                        take(first, first_lines(lines, until.0 - first.0));
-                    }
+                    take(run);
                 }
                 (self.cursor, self.position) = (end.min(until), Some(at));
                 let first_kept = self.topic.tail.lock().first_kept();
@@ -336,7 +344,7 @@ impl Reader {
         while found.events.len() < events_max {
             let mut runs = Vec::new();
             let before = self.cursor;
-            match self.fetch(1, 1, |first, bytes| runs.push((first, bytes))) {
+            match self.fetch(1, 1, |run| runs.push(run)) {
                 Fetched::Delivered => {}
                 Fetched::Lag(lag) if found.events.is_empty() => {
                     found.lag = Some(lag);
@@ -353,9 +361,9 @@ impl Reader {
             if runs.is_empty() {
                 break;
             }
-            for (first, bytes) in runs {
+            for run in runs {
                 let room = events_max - found.events.len();
-                found.events.extend(self.topic.decode(first, &bytes).take(room));
+                found.events.extend(self.topic.decode(&run).take(room));
             }
             let next = found.events.last().map_or(before, |last| Seq(last.seq.0 + 1));
             if next < self.cursor {

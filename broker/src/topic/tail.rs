@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use bytes::Bytes;
 use slab::Slab;
 use tidings_concurrent::{Levels, Mark, Waiters, Watermarks};
 use tidings_log::LogPiece;
@@ -12,6 +11,7 @@ use tidings_protocol::{MsgEncoder, Seq};
 use super::arena::Arena;
 use super::batch::{Batch, skip_lines};
 use super::dedup_window::DedupWindow;
+use super::reader::EventRun;
 use super::watermarks::{Health, TopicWatermarks};
 use crate::clock::Moment;
 use crate::mailbox::ConnId;
@@ -435,8 +435,8 @@ impl Tail {
         }
     }
 
-    /// Passes the next lines for a reader at `cursor` to `take`: whole lines, at most `slices_max`
-    /// slices, and no further slice after `bytes_max`. Returns the new cursor.
+    /// Passes the next lines for a reader at `cursor` to `take`: at most `runs_max`
+    /// runs, and no further run after `bytes_max`. Returns the new cursor.
     ///
     /// `first_kept <= cursor <= end <= head`, and `end` lies between batches.
     pub(super) fn read(
@@ -445,14 +445,14 @@ impl Tail {
         end: Seq,
         form: LineForm,
         bytes_max: usize,
-        slices_max: usize,
-        mut take: impl FnMut(Seq, Bytes),
+        runs_max: usize,
+        mut take: impl FnMut(EventRun),
     ) -> Seq {
         let start = self.batch_index(cursor);
-        let (mut bytes, mut slices) = (0, 0);
+        let (mut bytes, mut runs) = (0, 0);
         for batch in self.batches.range(start..) {
             let hole = batch.lost || batch.first > cursor;
-            if hole || slices >= slices_max || bytes >= bytes_max || batch.end() > end {
+            if hole || runs >= runs_max || bytes >= bytes_max || batch.end() > end {
                 break;
             }
             let encoded = match form {
@@ -462,10 +462,10 @@ impl Tail {
                 LineForm::Bare { origin } => (batch.origin != origin).then_some(&batch.bare),
             };
             if let Some(encoded) = encoded {
-                let encoded = skip_lines(encoded, cursor.0 - batch.first.0);
-                bytes += encoded.len();
-                slices += 1;
-                take(cursor, encoded);
+                let lines = skip_lines(encoded, cursor.0 - batch.first.0);
+                bytes += lines.len();
+                runs += 1;
+                take(EventRun { first: cursor, unix_ms: batch.unix_ms, lines });
             }
             cursor = batch.end();
         }

@@ -94,6 +94,7 @@ actions! {
         Pause = "pause",
         Resume = "resume",
         Purge = "purge",
+        Bump = "bump",
         Retry = "retry",
         Drop = "drop",
         Delete = "delete",

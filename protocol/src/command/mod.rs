@@ -20,7 +20,7 @@ pub use self::manage::{
 };
 pub use self::settings::{
     DELAY_MS_MAX, EntrySelection, GroupSetting, JobQuery, KeyKind, KeyQuery, ListRange,
-    ScheduleQuery, TaskQuery, duration_within, whole_number,
+    ScheduleQuery, TaskQuery, WaitingAction, WaitingChange, duration_within, whole_number,
 };
 pub use self::task_reply::{KeyRest, RetryMode, TaskAction, TaskReply};
 pub use self::task_report::{PageChange, TaskReport};

@@ -190,6 +190,28 @@ impl Default for ListRange {
     }
 }
 
+/// A change of waiting entries by `GROUP purge` or `GROUP bump`, a part of them at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingChange {
+    /// The entries.
+    pub selection: EntrySelection,
+    /// Only entries with greater numbers.
+    pub after: u64,
+    /// What is done with them.
+    pub action: WaitingAction,
+}
+
+/// What is done with waiting entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitingAction {
+    /// They are only counted.
+    Count,
+    /// They are dropped.
+    Drop,
+    /// They get this priority.
+    Bump(i16),
+}
+
 /// Query of `GROUP tasks`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskQuery {
@@ -204,6 +226,8 @@ pub struct TaskQuery {
 /// Query of `GROUP keys`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyQuery {
+    /// Only this key, even if nothing waits for it; `None`: keys with waiting entries.
+    pub key: Option<Box<str>>,
     /// Only keys with waiting entries of this job; `None`: all keys.
     pub job: Option<JobName>,
     /// The part of the list.
@@ -242,6 +266,29 @@ impl GroupCommand<'_> {
         self.selection()
     }
 
+    /// What `purge` drops; `None`: everything that waits.
+    pub fn purged(&self) -> Result<Option<WaitingChange>, ProtocolError> {
+        if self.settings.is_empty() {
+            return Ok(None);
+        }
+        self.allow_options(&["key", "job", "match", "dry", "after"])?;
+        self.waiting_change(WaitingAction::Drop).map(Some)
+    }
+
+    /// What `bump` changes.
+    pub fn bumped(&self) -> Result<WaitingChange, ProtocolError> {
+        self.allow_options(&["prio", "key", "job", "match", "dry", "after"])?;
+        let prio = self.setting("prio").map(str::parse).transpose()?.map(Prio::value);
+        let prio = prio.ok_or_else(|| bad_argument("bump needs prio=<-1000..1000>"))?;
+        self.waiting_change(WaitingAction::Bump(prio))
+    }
+
+    fn waiting_change(&self, action: WaitingAction) -> Result<WaitingChange, ProtocolError> {
+        let action = if self.is_dry()? { WaitingAction::Count } else { action };
+        let after = self.range(LISTED_MAX)?.after.unwrap_or(0);
+        Ok(WaitingChange { selection: self.selection()?, after, action })
+    }
+
     /// The query of `tasks`.
     pub fn task_query(&self) -> Result<TaskQuery, ProtocolError> {
         self.allow_options(&["state", "entry", "key", "job", "match", "after", "limit"])?;
@@ -252,8 +299,9 @@ impl GroupCommand<'_> {
 
     /// The query of `keys`.
     pub fn key_query(&self) -> Result<KeyQuery, ProtocolError> {
-        self.allow_options(&["job", "after", "limit"])?;
-        Ok(KeyQuery { job: self.selection()?.job, range: self.range(LISTED_DEFAULT)? })
+        self.allow_options(&["key", "job", "after", "limit"])?;
+        let EntrySelection { key, job, .. } = self.selection()?;
+        Ok(KeyQuery { key, job, range: self.range(LISTED_DEFAULT)? })
     }
 
     /// The query of `schedules`.
@@ -304,11 +352,7 @@ impl JobCommand<'_> {
 
     /// Where a dry run of `set` begins, if it is one. To continue one needs no `dry=yes`.
     pub fn dry_run(&self) -> Result<Option<u64>, ProtocolError> {
-        let is_dry = match self.setting("dry") {
-            None | Some("no") => false,
-            Some("yes") => true,
-            Some(dry) => return Err(bad_argument(format!("dry={dry}: expected yes or no"))),
-        };
+        let is_dry = self.is_dry()?;
         match self.setting("after") {
             None => Ok(is_dry.then_some(0)),
             Some(after) => whole_number("after", after, 0, u64::MAX).map(Some),
@@ -337,6 +381,15 @@ impl<'a, A: Action<'a>> ManageCommand<'a, A> {
         self.setting("every").map_or(Ok(EVERY_MS_DEFAULT), |every| {
             duration_within("every", every, EVERY_MS_MIN, EVERY_MS_MAX)
         })
+    }
+
+    /// Whether nothing is to change (`dry=yes`).
+    pub fn is_dry(&self) -> Result<bool, ProtocolError> {
+        match self.setting("dry") {
+            None | Some("no") => Ok(false),
+            Some("yes") => Ok(true),
+            Some(dry) => Err(bad_argument(format!("dry={dry}: expected yes or no"))),
+        }
     }
 
     /// The part of a list that `after=` and `limit=` ask for.

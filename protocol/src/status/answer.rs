@@ -6,7 +6,7 @@ use bytes::BufMut;
 use serde::Serialize;
 
 use super::{
-    AckStatus, CursorStatus, DamagedGroupStatus, DeadLetterStatus, DrainStatus, GroupStatus,
+    AckStatus, ChangedEntriesStatus, CursorStatus, DamagedGroupStatus, DrainStatus, GroupStatus,
     JobDryRun, JobEnd, JobListEnd, JobStatus, KeyStatus, ListEnd, ListedMember, ListedRule,
     MemberStatus, RuleStatus, ScheduleStatus, SeedStatus, TaskStatus, TopicStatus, TouchStatus,
 };
@@ -52,7 +52,7 @@ statuses! {
     Ack(AckStatus) from AckStatus,
     Cursor(Box<CursorStatus>) from CursorStatus after "cursor",
     DamagedGroup(Box<DamagedGroupStatus>) from DamagedGroupStatus,
-    DeadLetter(Box<DeadLetterStatus>) from DeadLetterStatus,
+    ChangedEntries(Box<ChangedEntriesStatus>) from ChangedEntriesStatus,
     Drain(Box<DrainStatus>) from DrainStatus,
     Group(Box<GroupStatus>) from GroupStatus,
     Job(Box<JobStatus>) from JobStatus,

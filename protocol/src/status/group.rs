@@ -281,13 +281,20 @@ status! {
 }
 
 status! {
-    /// The answer to `GROUP retry` and `GROUP drop`, which have one of the counts each.
-    DeadLetterStatus(group: String) {
+    /// The answer to `GROUP retry` and `GROUP drop`, which are about dead letters, and to `GROUP bump`
+    /// and `GROUP purge` of a selection, which are about waiting entries.
+    ChangedEntriesStatus(group: String) {
         /// Dead letters that were returned to the queue.
         retried: Option<u64> = "retried",
-        /// Dead letters that were deleted.
+        /// Dead letters or waiting entries that were dropped.
         dropped: Option<u64> = "dropped",
         /// Dead letters that were not returned, because a rule blocks their key.
         blocked: Option<u64> = "blocked",
+        /// Waiting entries that got the priority.
+        bumped: Option<u64> = "bumped",
+        /// Waiting entries that would be changed, if it is a dry run.
+        matched: Option<u64> = "matched",
+        /// The value of `after` with which the next part begins.
+        next: Option<u64> = "next",
     }
 }

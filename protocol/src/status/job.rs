@@ -1,7 +1,7 @@
 //! Jobs: their status while they run, and the announcement of their end.
 
 use super::group::PageFiguresStatus;
-use super::value::Rate;
+use super::value::{DurationMs, Rate};
 
 fields! {
     /// Results of a pass's URLs. All are final.
@@ -65,6 +65,16 @@ status! {
         counts: PassCounts,
         /// What workers reported about its pages.
         figures: PageFiguresStatus,
+        /// Which links belong to it; only in `JOB show`.
+        scope_rule: Option<String> = "scope-rule",
+        /// The largest number of links from a seed; only in `JOB show`.
+        max_depth: Option<u64> = "max-depth",
+        /// The largest number of completed pages; only in `JOB show`.
+        max_pages: Option<u64> = "max-pages",
+        /// The largest number of completed pages of one key; only in `JOB show`.
+        max_per_host: Option<u64> = "max-per-host",
+        /// How long after its opening it releases entries; only in `JOB show`.
+        max_time: Option<DurationMs> = "max-time",
         /// Pages that it includes; only in `JOB show`.
         include: Option<Vec<String>> = "include",
         /// Pages that it excludes; only in `JOB show`.

@@ -20,9 +20,9 @@ mod value;
 pub use self::answer::{Answer, Status};
 pub use self::fields::{Field, JsonType};
 pub use self::group::{
-    DamagedGroupStatus, DeadLetterStatus, DrainStatus, GroupSettingsStatus, GroupStatus, KeyDelay,
-    ListedMember, ListedRule, MemberFields, MemberState, MemberStatus, OnOff, PageFiguresStatus,
-    RuleFields, RuleStatus,
+    ChangedEntriesStatus, DamagedGroupStatus, DrainStatus, GroupSettingsStatus, GroupStatus,
+    KeyDelay, ListedMember, ListedRule, MemberFields, MemberState, MemberStatus, OnOff,
+    PageFiguresStatus, RuleFields, RuleStatus,
 };
 pub use self::job::{
     JobDryRun, JobEnd, JobEndReason, JobListEnd, JobResult, JobState, JobStatus, PageStatus,

@@ -90,9 +90,9 @@ round_trips! {
     the_end_of_a_job_list_is_written_as_it_was_read: JobListEnd,
     a_dry_run_of_a_change_is_written_as_it_was_read: JobDryRun,
     a_seed_is_written_as_it_was_read: SeedStatus,
+    a_number_of_changed_entries_is_written_as_it_was_read: ChangedEntriesStatus,
     a_rule_is_written_as_it_was_read: RuleStatus,
     a_listed_rule_is_written_as_it_was_read: ListedRule,
-    a_number_of_dead_letters_is_written_as_it_was_read: DeadLetterStatus,
     an_ack_is_written_as_it_was_read: AckStatus,
     a_touch_is_written_as_it_was_read: TouchStatus,
 }

@@ -21,7 +21,7 @@ Examples:
 
 BECAUSE is what the next page of a host waits for: its request in flight, a rest and its end, a job, a
 worker. LEFT is the least time until the last page of a host is requested, with the delay between two
-requests. At most 200,000 hosts are compared.";
+requests. At most 100,000 hosts are compared.";
 
 /// The headings of the table.
 pub(crate) const HEADINGS: &str = "KEY WAITING> PROCESSING> LEFT> BECAUSE";
@@ -37,6 +37,10 @@ pub(crate) struct KeysArgs {
     #[arg(default_value = DEFAULT_GROUP)]
     group: GroupName,
 
+    /// Only this key, usually a host, even if nothing waits for it
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+
     /// Only keys with waiting entries of this job
     #[arg(long, value_name = "JOB")]
     job: Option<JobName>,
@@ -50,7 +54,9 @@ pub(crate) struct KeysArgs {
 
 /// Lists the keys.
 pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
-    let settings = args.job.iter().map(|job| ("job", job.as_str())).collect();
+    let key = args.key.iter().map(|key| ("key", key.as_str()));
+    let job = args.job.iter().map(|job| ("job", job.as_str()));
+    let settings = key.chain(job).collect();
     let keys = command(GroupAction::Keys, &args.group, settings);
     let columns = Columns {
         object: |line: &str| json_line(&KeyStatus::parse(line)),

@@ -5,12 +5,13 @@ pub(crate) mod members;
 mod repair;
 mod schedules;
 pub(crate) mod tasks;
+pub(crate) mod waiting;
 mod watch;
 
 use clap::{Args, Subcommand};
 use tidings_protocol::status::{DamagedGroupStatus, GroupStatus};
 use tidings_protocol::{
-    Command, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName, GroupSetting,
+    Command, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName, GroupSetting, JobName,
 };
 
 use self::keys::KeysArgs;
@@ -18,6 +19,7 @@ use self::members::{DrainArgs, MembersArgs};
 use self::repair::RepairArgs;
 use self::schedules::SchedulesArgs;
 use self::tasks::TasksArgs;
+use self::waiting::{BumpArgs, WaitingEntries, WaitingFilter};
 use self::watch::WatchArgs;
 use crate::client::broker_message;
 use crate::client::manage::{
@@ -41,6 +43,8 @@ Examples:
   tidings group schedules                           scheduled URLs and when they are due
   tidings group set crawlers delay=2s parallel=1    applies from the next task on
   tidings group create thumbs topics=file-ready key=none lease=5m
+  tidings group purge crawlers --key example.org    drop what waits for a host
+  tidings group bump --prio 10 --match '*.pdf$'     fetch these first
   tidings group pause                               crawlers get no new tasks until `resume`
   tidings group members                             crawlers, and how many tasks each of them holds
   tidings group drain crawlers 5b0c6f1e             one of them gets no further tasks
@@ -87,8 +91,10 @@ pub(crate) enum Group {
     Pause(ShowArgs),
     /// Release tasks again after a pause
     Resume(ShowArgs),
-    /// Drop all waiting entries; their jobs count them as cancelled
-    Purge(DropArgs),
+    /// Drop all waiting entries, or selected ones; their jobs count them as cancelled
+    Purge(PurgeArgs),
+    /// Change the priority of waiting entries
+    Bump(BumpArgs),
     /// Delete a group and its entries; it must have no members and no jobs
     Delete(DropArgs),
     /// List entries: waiting, held by members, dead, or finished lately
@@ -118,7 +124,7 @@ pub(crate) struct ShowArgs {
     output: OutputFlags,
 }
 
-/// The flags of `tidings group purge` and `delete`.
+/// The flags of `tidings group delete`.
 #[derive(Debug, Args)]
 pub(crate) struct DropArgs {
     /// The group
@@ -129,6 +135,20 @@ pub(crate) struct DropArgs {
 
     #[command(flatten)]
     output: OutputFlags,
+}
+
+/// The flags of `tidings group purge`.
+#[derive(Debug, Args)]
+pub(crate) struct PurgeArgs {
+    #[command(flatten)]
+    all: DropArgs,
+
+    /// Only entries of this job
+    #[arg(long, value_name = "JOB")]
+    job: Option<JobName>,
+
+    #[command(flatten)]
+    filter: WaitingFilter,
 }
 
 /// The flags of `tidings group create` and `set`.
@@ -167,7 +187,8 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
         Group::Resume(args) => {
             run_action(GroupAction::Resume, &args.group, &[], &args.output).await
         }
-        Group::Purge(args) => drop_entries(GroupAction::Purge, &args).await,
+        Group::Purge(args) => purge(&args).await,
+        Group::Bump(args) => waiting::bump(&args).await,
         Group::Delete(args) => drop_entries(GroupAction::Delete, &args).await,
         Group::Tasks(args) => tasks::run(&args).await,
         Group::Keys(args) => keys::run(&args).await,
@@ -225,6 +246,16 @@ pub(crate) fn row(group: &GroupStatus, trouble: Option<&str>) -> Vec<String> {
     let words =
         [word(&group.settings.key), word(&group.settings.topics.join(",")), state.to_owned()];
     [vec![group.group.clone()], numbers.map(format_count).to_vec(), words.to_vec()].concat()
+}
+
+/// Drops the waiting entries of a group, or selected ones.
+async fn purge(args: &PurgeArgs) -> Result<(), Failure> {
+    let PurgeArgs { all, job, filter } = args;
+    if job.is_none() && filter.is_empty() {
+        return drop_entries(GroupAction::Purge, all).await;
+    }
+    let DropArgs { group, yes, output } = all;
+    WaitingEntries { group, job: job.as_ref(), filter, output }.purge(yes).await
 }
 
 /// Asks before an action that drops the waiting entries of a group, and runs it.

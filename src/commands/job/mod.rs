@@ -22,6 +22,7 @@ use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{
     self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, named_object, print_list,
 };
+use crate::commands::group::waiting::BumpFlags;
 use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural};
@@ -37,6 +38,7 @@ Examples:
   tidings job set docs --exclude /calendar/ --dry-run     change it while it runs
   tidings job failed docs                                 which pages failed, and why
   tidings job retry docs                                  fetch these again, as the next pass
+  tidings job bump docs --match '*.pdf$' --prio 10        fetch these before its other pages
   tidings job open docs scope=prefix max-pages=500        run it again: the next pass
 
 `tidings crawl URL..` does all of this at once.
@@ -101,6 +103,8 @@ pub(crate) enum Job {
     Pages(PagesArgs),
     /// Fetch the failed pages of a finished job again, as its next pass
     Retry(RetryArgs),
+    /// Change the priority of waiting pages of a job
+    Bump(BumpArgs),
     /// Stop releasing pages of a job; crawlers finish those they hold
     Pause(JobArgs),
     /// Release pages again after a pause
@@ -177,6 +181,16 @@ enum ListedState {
     Done,
 }
 
+/// The flags of `tidings job bump`.
+#[derive(Debug, Args)]
+pub(crate) struct BumpArgs {
+    #[command(flatten)]
+    of: JobArgs,
+
+    #[command(flatten)]
+    bump: BumpFlags,
+}
+
 /// Runs the subcommand.
 pub(crate) async fn run(job: Job) -> Result<(), Failure> {
     match job {
@@ -191,6 +205,9 @@ pub(crate) async fn run(job: Job) -> Result<(), Failure> {
         Job::Failed(args) => pages::failed(args).await,
         Job::Pages(args) => pages::pages(args).await,
         Job::Retry(args) => retry::run(args).await,
+        Job::Bump(BumpArgs { of: JobArgs { job, group, output }, bump }) => {
+            bump.run(&group.group, Some(&job), &output).await
+        }
         Job::Pause(args) => run_action(JobAction::Pause, &args, &[]).await,
         Job::Resume(args) => run_action(JobAction::Resume, &args, &[]).await,
         Job::Cancel(args) => end(JobAction::Cancel, &args).await,

@@ -22,6 +22,10 @@ fn actions_do_what_the_page_says_and_are_audited() {
         "preview": "2 of 5 waiting URLs would be dropped without a request:",
         "urls": [world.origin.url(0, "/p/3"), world.origin.url(0, "/p/4")],
         "change": "almanac is changed.",
+        "bump": "2 waiting URLs got the priority 7.",
+        "before": "5 waiting URLs of all jobs will be dropped. Workers finish what they hold. \
+                   This cannot be undone.",
+        "drop": "5 waiting URLs of 127.1.0.1 dropped.",
         "block": "127.1.0.1: blocked.",
     });
     assert_eq!(said, expected);
@@ -41,7 +45,7 @@ fn actions_do_what_the_page_says_and_are_audited() {
         .collect();
     assert_eq!(retried, BTreeSet::from([0, 2, 4]));
     let job = world.json(&["job", "show", "almanac"]).remove(0);
-    assert_eq!(job["exclude"], "/p/3,/p/4", "{job}");
+    assert_eq!((&job["exclude"], &job["cancelled"]), (&json!("/p/3,/p/4"), &json!(5)), "{job}");
     let rule = json!({ "key": "127.1.0.1", "block": true, "note": "complaint%207" });
     assert!(world.json(&["host", "ls"]).contains(&rule), "{rule}");
 
@@ -51,6 +55,8 @@ fn actions_do_what_the_page_says_and_are_audited() {
         ("crawlers", "GROUP resume"),
         ("crawlers", "GROUP create"),
         ("crawlers", "GROUP retry"),
+        ("crawlers", "GROUP bump"),
+        ("crawlers", "GROUP purge"),
         ("crawlers", "GROUP rule"),
         ("almanac", "JOB set"),
     ] {

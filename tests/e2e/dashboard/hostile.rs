@@ -40,9 +40,11 @@ fn what_peers_wrote_is_shown_as_text() {
         format!("http://a.example/{long}"),
         format!("http://a.example/{many}"),
     ];
-    let answer =
-        http.send_json("POST", "/topics/harvest", &json!({ "events": events }).to_string());
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    for topic in ["harvest", "page-ready"] {
+        let body = json!({ "events": events }).to_string();
+        let answer = http.send_json("POST", &format!("/topics/{topic}"), &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
 
     run_at(&server, &["group", "set", "crawlers", "delay=0"]).expect_code(0);
     let mut client = LineConnection::connect_client(server.address);

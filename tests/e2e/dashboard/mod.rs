@@ -7,6 +7,7 @@ mod crawl;
 mod hostile;
 mod look;
 mod proxy;
+mod results;
 mod rights;
 mod sites;
 mod world;

@@ -112,7 +112,7 @@ fn a_page_of_another_site_can_neither_publish_nor_read() {
     let log = fs::read_to_string(nginx.folder.path().join("access.log")).unwrap();
     assert!(!log.contains("/stolen"), "{log}");
     let events = http.get("/topics/log?from=first").json()["events"].clone();
-    assert_eq!(events, json!([{ "seq": 1, "payload": "secret" }]));
+    assert_eq!((events.as_array().unwrap().len(), &events[0]["payload"]), (1, &json!("secret")));
 }
 
 fn rejected_requests(http: &HttpClient) -> u64 {

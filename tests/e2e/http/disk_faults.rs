@@ -86,6 +86,7 @@ pub(crate) fn expect_on_group_routes(http: &HttpClient, description: &Value, sta
         let query = match path.as_str() {
             "/explain" => "?what=http://a.example/",
             path if path.ends_with("drain") => "?member=x",
+            path if path.ends_with("bump") => "?prio=1",
             _ => "",
         };
         let filled = path.replace("{group}", "crawlers").replace("{job}", "j");

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
@@ -31,9 +31,7 @@ fn events_posted_by_curl_reach_netcat_and_survive_a_restart() {
     let server = server.restart("KILL", &["broker"]);
     let http = HttpClient::new(&server);
     let page = http.get("/topics/log?from=first").json();
-    let events =
-        json!([{ "seq": 1, "payload": "some text" }, { "seq": 2, "payload": "/srv/a a=2 b=1" }]);
-    assert_eq!(page["events"], events);
+    assert_eq!(seqs_and_payloads(&page), [(1, "some text"), (2, "/srv/a a=2 b=1")]);
     // The kill may have left a gap. The first request reports it, the second waits for new events.
     let next = page["next"].as_u64().unwrap();
     let missed = http.get(&format!("/topics/log?from={next}&wait=100ms")).json();
@@ -43,6 +41,39 @@ fn events_posted_by_curl_reach_netcat_and_survive_a_restart() {
     run_nc(server.address, "PUB log by netcat\nQUIT\n");
     waiting.wait_for_line_with(r#""payload":"by netcat""#);
     waiting.finish().expect_code(0);
+}
+
+fn seqs_and_payloads(page: &Value) -> Vec<(u64, &str)> {
+    let events = page["events"].as_array().unwrap().iter();
+    events.map(|it| (it["seq"].as_u64().unwrap(), it["payload"].as_str().unwrap())).collect()
+}
+
+// PROTOCOL: H4, H5
+#[test]
+fn all_events_of_a_read_from_the_disk_arrive_with_their_times() {
+    let server = Server::start_broker();
+    let http = HttpClient::new(&server);
+    // Each is too large to be joined with the one before it.
+    for name in ["a", "b", "c"] {
+        let answer = http.post_lines("/topics/log", &format!("{}\n", name.repeat(100)).repeat(300));
+        assert_eq!(answer.status, 200);
+    }
+    let before = http.get("/topics/log?from=first").json();
+    assert_eq!((seqs_and_payloads(&before).len(), &before["next"]), (900, &json!(901)));
+
+    // The memory of a broker that has started is empty.
+    let server = server.restart("TERM", &["broker"]);
+    let http = HttpClient::new(&server);
+    let after = http.get("/topics/log?from=first").json();
+    assert_eq!(after, before);
+    let stream = http.stream("/topics/log/events?from=first", &[]);
+    stream.wait_for_line_with("id: 900");
+    for seq in 1..900 {
+        assert!(stream.has_printed(&format!("id: {seq}")), "{seq}");
+    }
+    let last = after["events"][899]["time"].as_str().unwrap();
+    let from = http.get(&format!("/topics/log?from={last}")).json();
+    assert_eq!(seqs_and_payloads(&from).last(), seqs_and_payloads(&after).last());
 }
 
 // PROTOCOL: H11
@@ -311,7 +342,7 @@ fn an_orchestrator_waits_for_a_job_without_polling() {
         assert!(worker.request(&format!("ACK {id}")).starts_with("+OK"));
     }
     let done = waiting.wait_for_line("the end", |line| Some(line.to_owned()));
-    let done: serde_json::Value = serde_json::from_str(&done).unwrap();
+    let done: Value = serde_json::from_str(&done).unwrap();
     assert_eq!((&done["state"], &done["completed"]), (&json!("done"), &json!(3)));
     assert_eq!(http.request("DELETE", "/jobs/docs", &[]).status, 204);
     assert_eq!(http.get("/jobs/docs").status, 404);

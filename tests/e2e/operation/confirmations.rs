@@ -68,7 +68,7 @@ fn without_a_terminal_nothing_is_lost_unless_yes_is_given() {
 fn a_terminal_asks_with_the_number_and_only_yes_confirms() {
     let server = start_server();
     // The question, and what the command prints when it was confirmed.
-    let cases: [(&[&str], &str, &str); 7] = [
+    let cases: [(&[&str], &str, &str); 8] = [
         (
             &["job", "cancel", "docs"],
             "cancel job docs and drop 2 waiting URLs? [y/N] ",
@@ -80,8 +80,13 @@ fn a_terminal_asks_with_the_number_and_only_yes_confirms() {
             "deleted docs",
         ),
         (
+            &["group", "purge", "crawlers", "--match", "/1$"],
+            "drop 1 waiting entry of group crawlers? [y/N] ",
+            "dropped 1",
+        ),
+        (
             &["group", "purge", "crawlers"],
-            "drop 1,001 waiting URLs of group crawlers? [y/N] ",
+            "drop 1,000 waiting URLs of group crawlers? [y/N] ",
             "purged crawlers",
         ),
         (&["dead", "drop", "--all"], "drop 0 dead letters of group crawlers? [y/N] ", "dropped 0"),

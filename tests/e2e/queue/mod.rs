@@ -17,3 +17,4 @@ mod rendered_tasks;
 mod retirement;
 mod retried_pages;
 mod rust_worker;
+mod waiting;

@@ -77,10 +77,11 @@ fn served(log: &SegmentLog, honest: bool) -> Vec<(u64, Vec<u8>)> {
         let next = match found {
             LogRead::Lines { first, end, runs, at: position } => {
                 assert_eq!(first.0, cursor, "lines begin at the cursor");
-                for (number, run) in runs {
-                    assert!(number.0 == cursor || !honest, "every run begins after the one before");
-                    cursor = number.0;
-                    for line in buffer[run].split_inclusive(|byte| *byte == b'\n') {
+                for run in runs {
+                    let number = run.first.0;
+                    assert!(number == cursor || !honest, "every run begins after the one before");
+                    cursor = number;
+                    for line in buffer[run.place].split_inclusive(|byte| *byte == b'\n') {
                         served.push((cursor, line.to_vec()));
                         cursor = cursor.saturating_add(1);
                     }

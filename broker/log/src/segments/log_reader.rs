@@ -10,7 +10,7 @@ use super::segment_log::{Segment, SegmentLog};
 use super::segment_walk::{BatchLocation, SegmentWalk, WalkStep, is_whole};
 use crate::disk::DiskFile;
 use crate::format::{BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER, SegmentHeader};
-use crate::topic_log::{CheckedFile, LogError, LogRead, ReadPosition};
+use crate::topic_log::{CheckedFile, LineRun, LogError, LogRead, ReadPosition};
 
 /// Maximum number of damaged places that are logged. Thousands of readers may meet the same one.
 const REPORTED_MAX: usize = 100;
@@ -265,7 +265,7 @@ impl<'a> SegmentReader<'a> {
 struct LineRuns {
     /// The seq after the last line; initially that of the first line.
     end: Seq,
-    runs: Vec<(Seq, std::ops::Range<usize>)>,
+    runs: Vec<LineRun>,
 }
 
 impl LineRuns {
@@ -290,7 +290,8 @@ impl LineRuns {
                     break;
                 }
                 let skipped = skip(lines, self.end.0 - header.first.0);
-                self.add(payload.start + skipped..payload.end, bytes);
+                let place = payload.start + skipped..payload.end;
+                self.add(LineRun { first: self.end, unix_ms: header.unix_ms, place }, bytes);
                 self.end = header.end();
             }
             at = payload.end;
@@ -300,14 +301,16 @@ impl LineRuns {
 
     /// Adds a run of lines. A small run is moved up to the one before it, over its header, so that
     /// a socket receives few large slices.
-    fn add(&mut self, run: std::ops::Range<usize>, bytes: &mut [u8]) {
+    fn add(&mut self, run: LineRun, bytes: &mut [u8]) {
         const SMALL: usize = 16 << 10;
-        if let Some((_, last)) = self.runs.last_mut().filter(|_| run.len() < SMALL) {
-            let length = run.len();
-            bytes.copy_within(run, last.end);
-            last.end += length;
+        let second = |run: &LineRun| run.unix_ms.div_euclid(1_000);
+        let joins = |last: &&mut LineRun| run.place.len() < SMALL && second(last) == second(&run);
+        if let Some(last) = self.runs.last_mut().filter(joins) {
+            let length = run.place.len();
+            bytes.copy_within(run.place, last.place.end);
+            last.place.end += length;
         } else {
-            self.runs.push((self.end, run));
+            self.runs.push(run);
         }
     }
 }

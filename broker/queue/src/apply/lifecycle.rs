@@ -128,6 +128,16 @@ impl Group {
         self.refresh(gate, now);
     }
 
+    /// Gives entries that no member holds another priority.
+    pub(crate) fn bump(&mut self, entries: &[EntryId], prio: i16, now: Moment) {
+        for id in entries {
+            let gate = self.detach(*id);
+            self.frontier.set_prio(*id, prio);
+            self.enqueue(*id, now);
+            self.refresh(gate, now);
+        }
+    }
+
     pub(crate) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
         let gate = if let Some(dormant) = self.frontier.dormant().find(id) {
             self.activate(dormant);

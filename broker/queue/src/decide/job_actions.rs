@@ -108,14 +108,20 @@ impl Group {
         name: &JobName,
         changes: &SettingWords,
     ) -> Result<(&Job, JobSettings), ProtocolError> {
+        let job = self.running_job(name)?;
+        let words = changes.iter().map(|(key, value)| (&**key, &**value));
+        Ok((job, job.settings.changed(words)?))
+    }
+
+    /// Returns a job that is neither done nor cancelled.
+    pub(crate) fn running_job(&self, name: &JobName) -> Result<&Job, ProtocolError> {
         let job = self.find_job(name)?;
         if job.state == JobState::Done || job.cancelled {
             return Err(conflict(format!(
-                "job {name} is done or cancelled; JOB open {name} begins its next pass"
+                "job {name} is done or cancelled; open it again for its next pass"
             )));
         }
-        let words = changes.iter().map(|(key, value)| (&**key, &**value));
-        Ok((job, job.settings.changed(words)?))
+        Ok(job)
     }
 
     /// Adds a seed by command. It is judged like an event of the job.

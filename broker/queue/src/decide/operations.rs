@@ -1,11 +1,13 @@
 //! Operations on a whole group and its dead letters.
 
-use tidings_protocol::status::{Answer, DeadLetterStatus, GroupStatus};
-use tidings_protocol::{Code, DEFAULT_GROUP, EntrySelection, ProtocolError};
+use tidings_protocol::status::{Answer, ChangedEntriesStatus, GroupStatus};
+use tidings_protocol::{Code, DEFAULT_GROUP, EntrySelection, ProtocolError, WaitingAction};
 
-use crate::entry::EntryId;
+use crate::entry::{EndReason, EntryId};
 use crate::interface::Operation;
 use crate::moment::Moment;
+use crate::mutants::{self, Mutant};
+use crate::queries::waiting::SelectedWaiting;
 use crate::record::Decision;
 use crate::{Group, Output, Requester};
 
@@ -20,6 +22,9 @@ impl Group {
             Operation::Pause => self.pause(true, now).into(),
             Operation::Resume => self.pause(false, now).into(),
             Operation::Purge => self.purge(now).into(),
+            Operation::ChangeWaiting(change) => {
+                self.change_waiting(&self.select_waiting(change)?, now)?
+            }
             Operation::Retry(selection) => self.retry(selection, now)?,
             Operation::Drop(selection) => self.drop_dead(selection, now)?,
             Operation::Drain { member, drained } => self.drain(member, *drained, now)?,
@@ -45,6 +50,45 @@ impl Group {
         self.status()
     }
 
+    /// Counts, drops or bumps selected entries. Each bumped one takes the memory of an active entry,
+    /// so a full group rejects that.
+    pub(crate) fn change_waiting(
+        &mut self,
+        selected: &SelectedWaiting,
+        now: Moment,
+    ) -> Result<Answer, ProtocolError> {
+        let entries = self.fitting(selected)?;
+        let (group, next) = (self.name.to_string(), selected.next());
+        let mut status = ChangedEntriesStatus { group, next, ..ChangedEntriesStatus::default() };
+        let count = Some(entries.len() as u64);
+        match selected.change.action {
+            WaitingAction::Count => status.matched = count,
+            WaitingAction::Drop => {
+                status.dropped = count;
+                let drop = |entries| {
+                    if mutants::is(Mutant::DropsUnselected) {
+                        return Decision::Purged;
+                    }
+                    Decision::Ended { entries, end: EndReason::Purged }
+                };
+                self.commit_unless_empty(entries, drop, now);
+                self.settle_unfinished_jobs(now);
+            }
+            WaitingAction::Bump(_) if self.is_full() => {
+                let text = "the group is full; bump again when some entries are done";
+                return Err(ProtocolError::new(Code::Limit, text));
+            }
+            WaitingAction::Bump(prio) => {
+                status.bumped = count;
+                if !mutants::is(Mutant::IgnoresBump) {
+                    let bump = |entries| Decision::Bumped { prio, entries };
+                    self.commit_unless_empty(entries, bump, now);
+                }
+            }
+        }
+        Ok(status.into())
+    }
+
     fn drop_dead(
         &mut self,
         selection: &EntrySelection,
@@ -53,7 +97,7 @@ impl Group {
         let entries = self.dead_among(selection)?;
         let (group, dropped) = (self.name.to_string(), Some(entries.len() as u64));
         self.commit_unless_empty(entries, |entries| Decision::DeadDropped { entries }, now);
-        Ok(DeadLetterStatus { group, dropped, ..DeadLetterStatus::default() }.into())
+        Ok(ChangedEntriesStatus { group, dropped, ..ChangedEntriesStatus::default() }.into())
     }
 
     fn retry(&mut self, selection: &EntrySelection, now: Moment) -> Result<Answer, ProtocolError> {
@@ -71,7 +115,8 @@ impl Group {
             now,
         );
         let blocked = Some(blocked.len() as u64).filter(|blocked| *blocked > 0);
-        Ok(DeadLetterStatus { group, retried, blocked, dropped: None }.into())
+        Ok(ChangedEntriesStatus { group, retried, blocked, ..ChangedEntriesStatus::default() }
+            .into())
     }
 
     /// Commits a decision, unless it is about no entry.

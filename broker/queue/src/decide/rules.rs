@@ -125,8 +125,11 @@ impl Group {
     fn answer_rule(&mut self, requester: Requester, rule: &KeyRule, now: Moment) -> Option<Answer> {
         let (group, fields) = (self.name.to_string(), rule.fields(now));
         let status = RuleStatus { group, key: rule.pattern(), fields };
-        let mut busy = self.frontier.keys().matching(&rule.name, rule.below);
-        busy.retain(|key| self.is_held_and_busy(*key));
+        // Each request in flight belongs to an entry that a member holds.
+        let held = self.leases.members().iter().flat_map(|(_, member)| member.held());
+        let keys = held.map(|entry| self.frontier.get(entry).gate());
+        let keys = keys.filter(|key| rule.is_about(self.frontier.keys()[*key].name()));
+        let busy: Vec<KeyId> = keys.filter(|key| self.is_held_and_busy(*key)).collect();
         if busy.is_empty() {
             return Some(status.into());
         }

@@ -18,10 +18,11 @@ use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::queries::job_change::TriedChange;
 use crate::queries::task_list::SelectedTasks;
+use crate::queries::waiting::SelectedWaiting;
 use crate::record::Decision;
 use crate::record::snapshot::SnapshotItem;
 use crate::texts::{TextError, TextReply};
-use crate::{ConnId, Group, GroupQuery, Input, JobOperation, Output, Requester};
+use crate::{ConnId, Group, GroupQuery, Input, JobOperation, Operation, Output, Requester};
 
 /// Texts that are read in advance: those of keys that are released next, beyond the free credit.
 const READ_AHEAD: usize = 2 * PREFETCH_BATCH;
@@ -53,19 +54,21 @@ pub(crate) struct TextReads {
 pub(crate) enum HeldInput {
     /// Events or a command. Some need texts; the others keep their order.
     Input(Input),
-    /// Entries that a query has selected.
+    /// Entries that a query or command has selected.
     Selected(Requester, SelectedEntries),
     /// The schedule of this URL is due.
     Schedule(UrlKey),
 }
 
-/// Entries whose texts a query needs.
+/// Entries whose texts a query or command needs.
 #[derive(Debug)]
 pub(crate) enum SelectedEntries {
     /// Entries to list.
     Tasks(SelectedTasks),
     /// Entries that a change of their job may end.
     Change(TriedChange),
+    /// Entries to drop or bump.
+    Waiting(SelectedWaiting),
 }
 
 /// The record of a dormant entry for a snapshot, without the text of the entry.
@@ -135,7 +138,11 @@ impl TextReads {
             (Input::Events { next, .. }, Input::Events { next: other, .. }) => next == other,
             _ => held.requester().is_some() && held.requester() == input.requester(),
         };
-        self.held.iter().any(|(held, _)| matches!(held, HeldInput::Input(held) if is_same(held)))
+        self.held.iter().any(|(held, _)| match held {
+            HeldInput::Input(held) => is_same(held),
+            HeldInput::Selected(requester, _) => input.requester() == Some(*requester),
+            HeldInput::Schedule(_) => false,
+        })
     }
 
     /// Returns the URLs of schedules that are due and wait.
@@ -232,6 +239,9 @@ impl Group {
                 }
                 (*requester, tried)
             }
+            Input::Operate { requester, operation: Operation::ChangeWaiting(change) } => {
+                (*requester, self.select_waiting(change).map(SelectedEntries::Waiting))
+            }
             _ => {
                 self.handle_command(input, now);
                 return None;
@@ -253,6 +263,7 @@ impl Group {
         let ids: Vec<EntryId> = match &selected {
             SelectedEntries::Tasks(tasks) => tasks.ids().collect(),
             SelectedEntries::Change(change) => change.ids().collect(),
+            SelectedEntries::Waiting(waiting) => waiting.ids().collect(),
         };
         let dormant = ids.iter().filter_map(|id| self.frontier.dormant().find(*id));
         let wanted = self.missing_texts(dormant);
@@ -262,6 +273,7 @@ impl Group {
         let answer = match &selected {
             SelectedEntries::Tasks(tasks) => self.describe_tasks(tasks, now),
             SelectedEntries::Change(change) => self.describe_change(change),
+            SelectedEntries::Waiting(waiting) => self.change_waiting(waiting, now),
         };
         self.answer(requester, answer);
         None

@@ -20,6 +20,11 @@ impl Frontier {
         self.entry_mut(id).admitted.due = due;
     }
 
+    /// Sets the priority of an entry that is in no queue.
+    pub(crate) fn set_prio(&mut self, id: EntryId, prio: i16) {
+        self.entry_mut(id).admitted.prio = prio;
+    }
+
     /// Merges an event into an entry that is in no queue: the higher priority, the earlier due
     /// time, and the attributes of the event, unless they do not fit. Returns whether the event is
     /// due earlier.

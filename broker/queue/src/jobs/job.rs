@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use tidings_protocol::duration::{self, DURATION_MS_MAX};
-use tidings_protocol::status::{self, JobEnd, JobEndReason, JobResult, JobStatus, PassCounts};
+use tidings_protocol::status::{
+    self, DurationMs, JobEnd, JobEndReason, JobResult, JobStatus, PassCounts,
+};
 use tidings_protocol::{
     CanonicalUrl, JobName, Outcome, ProtocolError, Render, RenderRule, Seq, TopicName, UrlFilter,
     bad_argument, duration_within, whole_number,
@@ -556,10 +558,16 @@ impl Job {
 
     /// The job with the settings that a client cannot see in its counts.
     pub fn full_status(&self, queued: usize) -> JobStatus {
+        let settings = &self.settings;
         JobStatus {
-            include: self.settings.filter.include.texts(),
-            exclude: self.settings.filter.exclude.texts(),
-            render: self.settings.render.as_ref().map(ToString::to_string),
+            scope_rule: Some(settings.scope.as_str().to_owned()),
+            max_depth: settings.depth_max.map(u64::from),
+            max_pages: settings.pages_max,
+            max_per_host: settings.host_pages_max,
+            max_time: settings.time_ms_max.map(DurationMs),
+            include: settings.filter.include.texts(),
+            exclude: settings.filter.exclude.texts(),
+            render: settings.render.as_ref().map(ToString::to_string),
             callback: self.callback(),
             ..self.status(queued)
         }

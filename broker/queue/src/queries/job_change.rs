@@ -1,20 +1,14 @@
 //! What a change of a job would drop (`JOB set` with `dry=yes`).
 
-use tidings_protocol::status::{Answer, JobDryRun, TaskState};
-use tidings_protocol::{EntrySelection, ListRange, ProtocolError};
+use tidings_protocol::status::{Answer, JobDryRun};
+use tidings_protocol::{EntrySelection, ProtocolError};
 
 use super::task_list::WalkedEntries;
 use crate::entry::EntryId;
 use crate::{Group, JobChange};
 
-/// Entries in one answer: their texts may have to be read.
-const PART_ENTRIES: usize = 1000;
-
 /// Most URLs that an answer shows.
 const EXAMPLES_MAX: usize = 20;
-
-/// The states of entries that wait.
-const WAITING: [TaskState; 3] = [TaskState::Pending, TaskState::Retry, TaskState::Queued];
 
 /// A change of a job, with entries of the job.
 #[derive(Debug)]
@@ -37,8 +31,7 @@ impl Group {
         let (_, settings) = self.changed_job(name, changes)?;
         let patterns = settings.filter.include.len() + settings.filter.exclude.len();
         let selection = EntrySelection { job: Some(name.clone()), ..EntrySelection::default() };
-        let range = ListRange { after: Some(*after), limit: PART_ENTRIES };
-        let walked = self.walk_entries(&selection, &WAITING, range, patterns)?;
+        let walked = self.walk_waiting(&selection, *after, patterns)?;
         Ok(TriedChange { change: change.clone(), walked })
     }
 

@@ -8,6 +8,7 @@ pub mod rules;
 pub mod schedules;
 pub mod task_list;
 pub mod top_keys;
+pub mod waiting;
 
 use tidings_protocol::status::{Answer, GroupStatus, JobListEnd, JobStatus, ListEnd, Rate, Status};
 use tidings_protocol::{Code, GroupName, JobName, JobQuery, ProtocolError};

@@ -10,14 +10,23 @@ use crate::frontier::key_queue::KeyQueue;
 use crate::frontier::keys::KeyId;
 use crate::moment::Moment;
 
+/// The work of looking at a key that is compared with others. Looking at an entry is 1.
+const COMPARED_WORK: usize = 2;
+
 impl Group {
     /// Lists the keys with waiting entries, those first that take longest because of their delays;
-    /// or a part of a walk over them, by their places.
+    /// or a part of a walk over them, by their places; or a single key.
     pub(crate) fn list_keys(&self, query: &KeyQuery, now: Moment) -> Result<Answer, ProtocolError> {
-        let KeyQuery { job, range: ListRange { after, limit } } = query;
+        let KeyQuery { key, job, range: ListRange { after, limit } } = query;
         let job = job.as_ref().map(|name| self.find_job(name)).transpose()?;
         let job = job.map(|job| job.id.number);
         let keys = self.frontier.keys();
+        if let Some(name) = key {
+            let of_job = |key: &KeyId| job.is_none_or(|job| keys[*key].has_waiting_of(job));
+            let key = keys.find(name).filter(of_job);
+            let line = key.map(|key| self.key_status(key, now)).into_iter();
+            return Ok(self.list(line, Some(usize::from(key.is_some())), None));
+        }
         let waits = |key: &Option<KeyId>| {
             key.is_some_and(|key| match job {
                 None => keys[key].has_waiting(),
@@ -28,7 +37,7 @@ impl Group {
             let (keys, next) = self.walk(keys.above(*after), *limit, |_| 1, waits);
             (keys.into_iter().flatten().collect(), None, next)
         } else {
-            let (all, rest) = self.walk(keys.above(0), usize::MAX, |_| 1, waits);
+            let (all, rest) = self.walk(keys.above(0), usize::MAX, |_| COMPARED_WORK, waits);
             let matched = rest.is_none().then_some(all.len());
             (self.busiest(all.into_iter().flatten(), *limit, now), matched, None)
         };

@@ -117,6 +117,13 @@ pub enum Decision {
         /// How they are counted.
         end: EndReason,
     },
+    /// Waiting entries have another priority.
+    Bumped {
+        /// The priority.
+        prio: i16,
+        /// The entries.
+        entries: Vec<EntryId>,
+    },
     /// Waiting entries of a job ended: all of them, or those of one key.
     JobCleared {
         /// The job.
@@ -275,7 +282,9 @@ impl Decision {
     pub(super) fn entries(&self) -> Cow<'_, [EntryId]> {
         match self {
             Self::Released { entry, .. } => std::slice::from_ref(entry).into(),
-            Self::Ended { entries, .. } | Self::Unpinned { entries } => entries.into(),
+            Self::Ended { entries, .. }
+            | Self::Bumped { entries, .. }
+            | Self::Unpinned { entries } => entries.into(),
             Self::Consumed { effects, .. } => {
                 effects.iter().flat_map(EventEffect::entries).copied().collect()
             }

@@ -55,6 +55,30 @@ fn explain_lists_delayed_and_scheduled_entries_of_a_key() {
 }
 
 #[test]
+fn one_key_is_listed_as_long_as_the_group_knows_it() {
+    let mut bench = Bench::new(&[("delay", "5s")]);
+    bench.open("docs", &[]);
+    for url in ["http://a.org/1", "http://a.org/2 job=docs", "http://b.org/1"] {
+        bench.publish(url);
+    }
+    let two = bench.keys(&[("key", "a.org")]);
+    assert_eq!(two.ok, "crawlers matched=1 listed=1");
+    assert!(two.lines[0].starts_with("a.org waiting=2 processing=0 "), "{two:?}");
+    assert_eq!(bench.keys(&[("key", "a.org"), ("job", "docs")]).lines, two.lines);
+    assert_eq!(bench.keys(&[("key", "b.org"), ("job", "docs")]).ok, "crawlers matched=0 listed=0");
+    bench.join(A, 1);
+    for _ in 0..2 {
+        let task = bench.task();
+        bench.ack(A, &task.id, Outcome::Done, &[]);
+    }
+    // Nothing waits for it, but it rests.
+    assert_eq!(bench.keys(&[]).lines.len(), 1);
+    let [rests] = &bench.keys(&[("key", "b.org")]).lines[..] else { panic!("a known key") };
+    assert!(rests.starts_with("b.org waiting=0 ") && rests.contains(" free-in="), "{rests}");
+    assert_eq!(bench.keys(&[("key", "c.org")]).ok, "crawlers matched=0 listed=0");
+}
+
+#[test]
 fn a_finished_url_is_explained_by_its_job() {
     let mut bench = Bench::new(&[("delay", "0")]);
     bench.open("docs", &[]);

@@ -24,4 +24,5 @@ mod site;
 mod texts;
 mod times_of_day;
 mod trust;
+mod waiting;
 mod world;

@@ -61,7 +61,7 @@ fn every_promise_holds_under_faults() {
     assert!(faults >= FAULTS_MIN, "each run has too few faults: {faults}");
     assert!(sum.rules >= 10 * run_count, "few rules: {sum:?}");
     assert!(sum.crashes >= 2 * run_count && sum.clock_jumps >= 2 * run_count, "{sum:?}");
-    assert!(sum.outages >= run_count, "{sum:?}");
+    assert!(sum.outages >= run_count && sum.bumps >= 10 * run_count, "{sum:?}");
     assert!(
         sum.rendered_outside >= run_count,
         "few entries that need a browser are dormant: {sum:?}"
@@ -107,7 +107,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 48] = [
+const MUTANTS: [(Mutant, Promise); 51] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -156,6 +156,9 @@ const MUTANTS: [(Mutant, Promise); 48] = [
     (Mutant::LosesSkipped, Promise::NoStarvation),
     (Mutant::Overtakes, Promise::PriorityKept),
     (Mutant::LosesRendered, Promise::NoStarvation),
+    (Mutant::DropsUnselected, Promise::NoTaskLost),
+    (Mutant::SparesDormant, Promise::DropsKept),
+    (Mutant::IgnoresBump, Promise::PriorityKept),
 ];
 
 #[test]

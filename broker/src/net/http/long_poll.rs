@@ -21,7 +21,7 @@ use super::request_input::{NamedRequest, QueryParams};
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
 use super::with_timeout;
 use crate::access::Action;
-use crate::topic::payloads;
+use crate::topic::{EventRun, payloads};
 
 /// How long a request without `wait` waits for the first event.
 const DEFAULT_WAIT_MS: u64 = 30_000;
@@ -136,7 +136,7 @@ impl EventPage {
     fn fill(&mut self, cx: &mut Context<'_>) -> bool {
         while !self.is_full() {
             match self.cursor.next(cx, PAGE_BYTES_MAX) {
-                NextEvents::Lines(first, lines) => self.add_lines(first, &lines),
+                NextEvents::Lines(run) => self.add_run(&run),
                 NextEvents::Lag(lag) => self.add_missed("lag", lag.from, lag.to),
                 NextEvents::Gap(gap) => self.add_missed("gap", gap.from, gap.to),
                 NextEvents::Empty { is_reading_disk } => {
@@ -147,16 +147,17 @@ impl EventPage {
         false
     }
 
-    fn add_lines(&mut self, first: Seq, lines: &[u8]) {
+    fn add_run(&mut self, EventRun { first, unix_ms, lines }: &EventRun) {
         self.scanned_bytes += lines.len();
-        for (seq, payload) in payloads(&self.topic, first, lines) {
+        let time = StartAt::Time(unix_ms - unix_ms.rem_euclid(1_000)).to_string();
+        for (seq, payload) in payloads(&self.topic, *first, lines) {
             if self.events.len() >= self.limit {
                 return;
             }
             self.next_seq = Some(Seq(seq.0 + 1));
             if self.filter.matches(&payload) {
                 self.payload_bytes += payload.len();
-                self.events.push(json!({ "seq": seq.0, "payload": payload }));
+                self.events.push(json!({ "seq": seq.0, "time": time, "payload": payload }));
             }
         }
     }

@@ -199,7 +199,7 @@ pub(super) fn dead_letters() -> MethodRouter<Arc<HttpState>> {
 
 /// `GET /groups/{group}/keys`
 pub(super) fn keys() -> MethodRouter<Arc<HttpState>> {
-    list(GroupAction::Keys, "keys", &["job", "after", "limit"], &[])
+    list(GroupAction::Keys, "keys", &["key", "job", "after", "limit"], &[])
 }
 
 /// `GET /groups/{group}/schedules`
@@ -263,6 +263,16 @@ pub(super) fn list_object(end: &Status, key: &str, lines: &[Status]) -> JsonResp
 /// `POST /groups/{group}/dead/..`: runs `action` on dead letters, and returns their number.
 pub(super) fn change_dead(action: GroupAction<'static>) -> MethodRouter<Arc<HttpState>> {
     change(action, &["entry", "key", "job", "match"])
+}
+
+/// `POST /groups/{group}/purge`: drops what waits, all or a part of a selection.
+pub(super) fn purge() -> MethodRouter<Arc<HttpState>> {
+    change(GroupAction::Purge, &["key", "job", "match", "dry", "after"])
+}
+
+/// `POST /groups/{group}/bump`: gives a part of what waits a priority.
+pub(super) fn bump() -> MethodRouter<Arc<HttpState>> {
+    change(GroupAction::Bump, &["prio", "key", "job", "match", "dry", "after"])
 }
 
 /// `POST /groups/{group}/drain` and `undrain`: returns the state of the member.

@@ -24,7 +24,7 @@ use super::request_input::{NamedRequest, QueryParams};
 use super::sse_buffers::SseBuffer;
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
 use crate::access::Action;
-use crate::topic::payloads;
+use crate::topic::{EventRun, payloads};
 
 /// Bytes of events that a connection gets at a time. A client that reads nothing pins this much.
 const FRAME_BYTES: usize = 64 << 10;
@@ -123,10 +123,10 @@ impl SseBody {
         let mut scanned = 0;
         loop {
             let bytes = match self.cursor.next(cx, FRAME_BYTES) {
-                NextEvents::Lines(first, lines) if self.filter.matches_all() => {
+                NextEvents::Lines(EventRun { first, lines, .. }) if self.filter.matches_all() => {
                     self.encode_shared(first, &lines)
                 }
-                NextEvents::Lines(first, lines) => {
+                NextEvents::Lines(EventRun { first, lines, .. }) => {
                     scanned += lines.len();
                     let matching = self.encode_filtered(first, &lines);
                     // Yields to other tasks, and reports the position to the client.

@@ -1,9 +1,9 @@
 //! The cursor of a stream or a long poll on a topic, and the filter of its events.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use bytes::Bytes;
 use tidings_protocol::{
     AttributeFilter, CanonicalUrl, Code, Payload, ProtocolError, Seq, StartAt, TopicName,
 };
@@ -11,7 +11,7 @@ use tidings_protocol::{
 use super::error::HttpResult;
 use super::request_input::{QueryParams, REPEATABLE};
 use crate::net::Shared;
-use crate::topic::{Fetched, Lag, Reader, WaiterSlot};
+use crate::topic::{EventRun, Fetched, Lag, Reader, WaiterSlot};
 
 /// Selects events by their target and attributes.
 #[derive(Debug, Clone, Default)]
@@ -62,6 +62,9 @@ pub(super) struct TopicCursor {
     topic: TopicName,
     /// `None` while the topic does not exist.
     reader: Option<Reader>,
+    /// What the reader has passed on and `next` has not returned yet: a read from the disk has
+    /// several runs.
+    runs: VecDeque<EventRun>,
     /// The place of this task among those that wait for new topics.
     waiter_slot: Option<WaiterSlot>,
 }
@@ -69,8 +72,8 @@ pub(super) struct TopicCursor {
 /// What [`TopicCursor::next`] returns.
 #[derive(Debug)]
 pub(super) enum NextEvents {
-    /// Encoded lines of events from this seq on.
-    Lines(Seq, Bytes),
+    /// Encoded lines of events.
+    Lines(EventRun),
     /// These events existed and are gone.
     Lag(Lag),
     /// These seqs are empty.
@@ -102,11 +105,18 @@ impl TopicCursor {
             }
             _ => None,
         };
-        Ok(Self { shared: Arc::clone(shared), topic, reader, waiter_slot: None })
+        Ok(Self {
+            shared: Arc::clone(shared),
+            topic,
+            reader,
+            runs: VecDeque::new(),
+            waiter_slot: None,
+        })
     }
 
     pub(super) fn next_seq(&self) -> Seq {
-        self.reader.as_ref().map_or(Seq(1), Reader::cursor)
+        let read = || self.reader.as_ref().map_or(Seq(1), Reader::cursor);
+        self.runs.front().map_or_else(read, |run| run.first)
     }
 
     /// Whether the start is known. While the disk is searched for it, the cursor is below it.
@@ -127,13 +137,15 @@ impl TopicCursor {
         let Some(reader) = &mut self.reader else {
             return NextEvents::Empty { is_reading_disk: false };
         };
+        if let Some(run) = self.runs.pop_front() {
+            return NextEvents::Lines(run);
+        }
         reader.set_waker(cx.waker());
-        let mut batch = None;
-        match reader.fetch(bytes_max, 1, |first, lines| batch = Some((first, lines))) {
+        match reader.fetch(bytes_max, 1, |run| self.runs.push_back(run)) {
             Fetched::Lag(lag) => NextEvents::Lag(lag),
             Fetched::Gap(gap) => NextEvents::Gap(gap),
-            Fetched::Delivered => match batch {
-                Some((first, lines)) => NextEvents::Lines(first, lines),
+            Fetched::Delivered => match self.runs.pop_front() {
+                Some(run) => NextEvents::Lines(run),
                 None => NextEvents::Empty { is_reading_disk: reader.waits_for_disk() },
             },
         }

@@ -65,7 +65,7 @@ pub(super) fn replay(topic: &Arc<Topic>, from: StartAt) -> (Vec<(u64, String)>, 
     while reader.cursor() < topic.head() {
         let before = reader.cursor();
         let mut lines = Vec::new();
-        match reader.fetch(1 << 20, 64, |_, bytes| lines.push(bytes)) {
+        match reader.fetch(1 << 20, 64, |run| lines.push(run.lines)) {
             Fetched::Lag(lag) => missed.push(format!("lag {} {}", lag.from, lag.to)),
             Fetched::Gap(gap) => missed.push(format!("gap {} {}", gap.from, gap.to)),
             Fetched::Delivered => {}
@@ -140,7 +140,7 @@ fn a_reader_behind_the_tail_continues_from_disk() {
     let mut lines = 0;
     while slow.cursor() < topic.head() {
         let before = slow.cursor();
-        let fetched = slow.fetch(10_000, 4, |_, bytes| lines += count_lines(&bytes));
+        let fetched = slow.fetch(10_000, 4, |run| lines += count_lines(&run.lines));
         assert_eq!(fetched, Fetched::Delivered);
         if slow.cursor() == before {
             thread::park_timeout(PATIENCE);
@@ -229,7 +229,7 @@ fn a_topic_in_memory_keeps_only_its_seqs() {
     topic.append(ConnId(1), ["x"]).unwrap();
     while reader.cursor() < Seq(2) {
         // Its seq becomes visible once it is reserved.
-        reader.fetch(1, 1, |_, _| {});
+        reader.fetch(1, 1, |_| {});
         if reader.cursor() < Seq(2) {
             thread::park_timeout(PATIENCE);
         }

@@ -5,7 +5,6 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tidings_log::{DiskFaults, SimulatedDisk};
 
 use super::disk::{PATIENCE, expected, keep, named, numbered, open, replay, settle, waker};
@@ -192,7 +191,7 @@ fn events_evicted_during_a_cold_read_are_not_skipped() {
     keep(&topic, &numbered(23..24));
     forget(&topic);
     let gap = Lag { from: Seq(11), to: Seq(20) };
-    assert_eq!(reader.fetch(1, 1, |_, _| {}), Fetched::Gap(gap));
+    assert_eq!(reader.fetch(1, 1, |_| {}), Fetched::Gap(gap));
     topics.close();
 }
 
@@ -237,13 +236,13 @@ fn unsynced_events_are_not_read_from_the_log() {
     // Both find that what they want is not in memory any more.
     assert_eq!(group.next_events(10).events, []);
     assert_eq!(
-        reader.fetch(usize::MAX, 10, |_, _| panic!("the events are not in memory")),
+        reader.fetch(usize::MAX, 10, |_| panic!("the events are not in memory")),
         Fetched::Delivered
     );
     assert!(group.waits_for_disk() && reader.waits_for_disk());
     let mut shown = 0;
     until(|_| {
-        let count = |_, lines: Bytes| shown += count_lines(&lines);
+        let count = |run: EventRun| shown += count_lines(&run.lines);
         reader.fetch(usize::MAX, 10, count);
         reader.cursor() > Seq(1)
     });

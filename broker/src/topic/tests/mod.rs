@@ -97,8 +97,8 @@ fn text(reader: &mut Reader) -> String {
     let mut text = String::new();
     loop {
         let before = text.len();
-        let fetched = reader.fetch(usize::MAX, 64, |_, bytes| {
-            text.push_str(std::str::from_utf8(&bytes).unwrap());
+        let fetched = reader.fetch(usize::MAX, 64, |run| {
+            text.push_str(std::str::from_utf8(&run.lines).unwrap());
         });
         if let Fetched::Lag(lag) = fetched {
             write!(text, "LAG {} {}\r\n", lag.from, lag.to).unwrap();
@@ -298,7 +298,7 @@ fn a_read_is_limited_in_bytes_and_slices_but_returns_something() {
     {
         let mut reader = wire(&topic, Some(StartAt::First));
         let mut taken = 0;
-        reader.fetch(bytes_max, slices_max, |_, _| taken += 1);
+        reader.fetch(bytes_max, slices_max, |_| taken += 1);
         assert_eq!(taken, pieces, "{bytes_max} bytes, {slices_max} pieces");
     }
 }
@@ -312,10 +312,10 @@ fn a_large_append_becomes_batches_of_limited_size() {
     let mut reader = wire(&topic, Some(StartAt::First));
     let mut lines = 0;
     while reader.is_behind() {
-        reader.fetch(1, 1, |first, bytes| {
-            assert_eq!(first.0, lines + 1);
-            assert!(bytes.len() <= 65 << 10);
-            lines += count_lines(&bytes);
+        reader.fetch(1, 1, |run| {
+            assert_eq!(run.first.0, lines + 1);
+            assert!(run.lines.len() <= 65 << 10);
+            lines += count_lines(&run.lines);
         });
     }
     assert_eq!(lines, 40_000);
@@ -413,7 +413,7 @@ fn a_reader_receives_whole_batches_before_a_mark() {
     let read = |cursor, end| {
         let mut pieces = 0;
         let next =
-            tail.read(Seq(cursor), Seq(end), LineForm::Wire, usize::MAX, 64, |_, _| pieces += 1);
+            tail.read(Seq(cursor), Seq(end), LineForm::Wire, usize::MAX, 64, |_| pieces += 1);
         (next, pieces)
     };
     assert_eq!(read(1, 4), (Seq(4), 2));

@@ -91,8 +91,8 @@ impl Model {
 
 fn read(model: &Model, pair: &mut Pair, topic: &Topic, bytes_max: usize, slices_max: usize) {
     let mut pieces = Vec::new();
-    let fetched = pair.reader.fetch(bytes_max, slices_max, |seq, bytes| {
-        pieces.push((seq, bytes));
+    let fetched = pair.reader.fetch(bytes_max, slices_max, |run| {
+        pieces.push((run.first, run.lines));
     });
     if let Fetched::Lag(lag) = fetched {
         assert!(pieces.is_empty());

@@ -116,12 +116,12 @@ impl Life {
     /// Records what readers see, groups take and publishers receive as answers.
     fn look(&mut self, witness: &mut Witness) {
         let mut runs = Vec::new();
-        match self.reader.fetch(100_000, 10, |first, lines| runs.push((first, lines))) {
+        match self.reader.fetch(100_000, 10, |run| runs.push(run)) {
             Fetched::Delivered => {}
             Fetched::Lag(missed) | Fetched::Gap(missed) => witness.missed.push(missed),
         }
-        for (first, lines) in runs {
-            for event in self.topic.decode(first, &lines) {
+        for run in runs {
+            for event in self.topic.decode(&run) {
                 witness.show(event.seq.0, &event.payload);
             }
         }

@@ -84,9 +84,9 @@ fn hear(log: &dyn TopicLog, from: u64, buffer: usize) -> Result<Vec<Heard>, LogE
         match log.read(Seq(cursor), at, None, &mut buffer)? {
             LogRead::Lines { first, end, runs, at: position } => {
                 assert_eq!(first.0, cursor, "lines begin at the cursor");
-                for (number, run) in runs {
-                    assert_eq!(number.0, cursor, "every run begins after the one before");
-                    for line in buffer[run].split_inclusive(|byte| *byte == b'\n') {
+                for run in runs {
+                    assert_eq!(run.first.0, cursor, "every run begins after the one before");
+                    for line in buffer[run.place].split_inclusive(|byte| *byte == b'\n') {
                         heard.push(Heard::Event(cursor, line.to_vec()));
                         cursor += 1;
                     }

@@ -32,7 +32,7 @@ fn every_seq_is_found_even_in_old_segments() {
             let found = log.read(Seq(from), None, None, &mut buffer).unwrap();
             let LogRead::Lines { first, runs, .. } = found else { panic!("{from}: {found:?}") };
             assert_eq!(first, Seq(from));
-            assert!(buffer[runs[0].1.clone()].starts_with(&line(from, 39)), "{from}");
+            assert!(buffer[runs[0].place.clone()].starts_with(&line(from, 39)), "{from}");
         }
         assert_eq!(log.read(Seq(COUNT + 1), None, None, &mut buffer).unwrap(), LogRead::End);
     }
@@ -55,6 +55,26 @@ fn a_position_of_another_seq_is_ignored() {
     assert_eq!(place(2, Some(at), &mut buffer).0, Seq(2));
     fill(&log, &[(10, 1)]);
     assert_eq!(place(10, Some(at), &mut buffer).0, Seq(10));
+}
+
+#[test]
+fn a_run_has_the_time_of_its_lines_to_the_second() {
+    let disk = SimulatedDisk::new(1);
+    let (log, _) = open(&disk, 1 << 20);
+    let times = [5_000, 5_999, 6_000, 8_001, 8_002];
+    let pieces: Vec<_> = (1..).zip(times).map(|(seq, time)| piece(seq, 1, time, 7)).collect();
+    for piece in &pieces {
+        log.append(std::slice::from_ref(piece), Seq(piece.first.0 + 1), Seq(100)).unwrap();
+    }
+    let mut buffer = vec![0; BUFFER];
+    let found = log.read(Seq(2), None, None, &mut buffer).unwrap();
+    let LogRead::Lines { runs, .. } = found else { panic!("{found:?}") };
+    let found: Vec<_> =
+        runs.into_iter().map(|run| (run.first.0, run.unix_ms, &buffer[run.place])).collect();
+    let last = [line(4, 7), line(5, 7)].concat();
+    let expected =
+        [(2, 5_999, &line(2, 7)[..]), (3, 6_000, &line(3, 7)[..]), (4, 8_001, &last[..])];
+    assert_eq!(found, expected);
 }
 
 #[test]

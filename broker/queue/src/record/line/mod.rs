@@ -55,6 +55,7 @@ variants!(Decision {
     "returned" => Returned { entry, rest, reason, next_step },
     "lost" => Lost { entry },
     "ended" => Ended { end, entries },
+    "bumped" => Bumped { prio, entries },
     "cleared" => JobCleared { number, key, end },
     "unpinned" => Unpinned { entries },
     "paused" => Paused(paused),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::promises::{CheckResult, Promise};
+use super::steering::PageSelection;
 use crate::tests::site::{host_number, is_on_never_list};
 
 /// Announced URLs that are not fetched yet, with the decision number of the announcement.
@@ -35,9 +36,9 @@ impl AnnouncementCheck {
         self.0.retain(|url, _| host_number(url) != host);
     }
 
-    /// All entries were purged.
-    pub(super) fn purge(&mut self) {
-        self.0.clear();
+    /// What waited of these pages was dropped.
+    pub(super) fn purge(&mut self, pages: &PageSelection) {
+        self.0.retain(|url, _| !pages.has(url));
     }
 
     /// Whether a fetch of the URL is still owed.

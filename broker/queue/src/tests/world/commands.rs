@@ -5,6 +5,7 @@ use tidings_protocol::{
 };
 
 use super::pass_check::Narrowing;
+use super::steering::PageSelection;
 use super::task::ReceivedTask;
 use crate::tests::site::{links_of, redirect_of};
 use crate::{ConnId, Input, Requester, StagedLink, WorkerReply};
@@ -42,7 +43,10 @@ impl WorkerCommand {
 #[derive(Debug, Clone)]
 pub(super) enum CommandOrigin {
     Nothing,
-    Purge,
+    /// Drops these pages.
+    Purge(PageSelection),
+    /// Gives these pages a priority.
+    Bump(PageSelection, i16),
     /// Retries all dead letters.
     Retry,
     /// Sets another delay.

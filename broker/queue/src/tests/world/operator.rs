@@ -4,10 +4,12 @@
 use tidings_protocol::status::{Answer, Status};
 use tidings_protocol::{
     After, Code, EntrySelection, JOB_DONE_TOPIC, MemberId, PAGE_READY_TOPIC, ProtocolError,
+    WaitingAction, WaitingChange,
 };
 
 use super::commands::CommandOrigin;
 use super::promises::{CheckResult, Promise};
+use super::steering::PageSelection;
 use super::{WAITER_CONN, World, WorldEvent};
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
@@ -27,7 +29,12 @@ impl World {
         match input {
             Input::Operate { operation: Operation::Pause, .. } => self.is_paused = true,
             Input::Operate { operation: Operation::Resume, .. } => self.is_paused = false,
-            Input::Operate { operation: Operation::Purge, .. } => {
+            Input::Operate { operation: Operation::Purge, .. }
+            | Input::Operate {
+                operation:
+                    Operation::ChangeWaiting(WaitingChange { action: WaitingAction::Drop, .. }),
+                ..
+            } => {
                 self.passes.iter_mut().for_each(|pass| pass.marred = true);
             }
             Input::OpenJob { name, settings, .. } => {
@@ -74,7 +81,7 @@ impl World {
             _ => Operation::Purge,
         };
         let origin = match what {
-            Operation::Purge => CommandOrigin::Purge,
+            Operation::Purge => CommandOrigin::Purge(PageSelection::all(self.order)),
             Operation::Retry(_) => CommandOrigin::Retry,
             _ => CommandOrigin::Nothing,
         };
@@ -240,7 +247,20 @@ impl World {
         &mut self,
         answer: &Result<Answer, ProtocolError>,
     ) -> CheckResult {
-        let Ok(answer) = answer else { return Ok(()) };
+        let answer = match answer {
+            Ok(answer) => answer,
+            // If many jobs end at once, some are forgotten before the waits behind them are handled.
+            Err(error) => {
+                let name =
+                    error.text.strip_prefix("no job ").and_then(|text| text.split(' ').next());
+                if let Some(pass) = name.and_then(|name| self.passes.get_mut(name))
+                    && pass.done
+                {
+                    pass.waits = pass.waits.saturating_sub(1);
+                }
+                return Ok(());
+            }
+        };
         let Status::JobEnd(end) = &answer.ok else { panic!("not the end of a job: {answer:?}") };
         let Some(pass) = self.passes.get_mut(&end.job) else { return Ok(()) };
         pass.waits = pass.waits.saturating_sub(1);

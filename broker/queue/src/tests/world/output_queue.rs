@@ -190,9 +190,14 @@ impl World {
                     CommandOrigin::Task { received, command, .. } if answer.is_ok() => {
                         self.answer_is_safe(received, command, *at)
                     }
-                    CommandOrigin::Purge => {
-                        self.announcement_check.purge();
-                        self.priority_check.purge();
+                    CommandOrigin::Purge(pages) if answer.is_ok() => {
+                        self.announcement_check.purge(pages);
+                        self.priority_check.purge(pages);
+                        Ok(())
+                    }
+                    CommandOrigin::Bump(pages, prio) if answer.is_ok() => {
+                        self.totals.bumps += 1;
+                        self.priority_check.bump(pages, *prio);
                         Ok(())
                     }
                     CommandOrigin::Retry => {
@@ -232,7 +237,7 @@ impl World {
         if self.hosts.rules.may_rule(host) {
             self.priority_check.ignore(url);
         } else {
-            self.priority_check.want(fetch, at);
+            self.priority_check.want(fetch, order, at);
         }
         if job.is_some() || self.hosts.rules.may_end(url) {
             return;

@@ -8,6 +8,7 @@ use super::World;
 use super::fairness_check::Lane;
 use super::fetch_request::FetchRequest;
 use super::promises::{CheckResult, Promise};
+use super::steering::PageSelection;
 use super::task::ReceivedTask;
 use crate::entry::EntryId;
 use crate::moment::Moment;
@@ -24,6 +25,8 @@ pub(super) struct PriorityCheck {
     waiting: BTreeMap<(u64, Lane), BTreeMap<String, PagePriority>>,
     /// Pages that were released before, and now wait in no particular order.
     begun: BTreeSet<String>,
+    /// Pages that were dropped and not requested again.
+    dropped: BTreeSet<(Lane, String)>,
     /// Entries of a lonely host that were begun and may not have ended.
     open: BTreeSet<(u64, EntryId)>,
     /// Hosts that may be resting, and until when.
@@ -42,6 +45,8 @@ struct PagePriority {
     due: Moment,
     /// Whether it had to wait for its time.
     is_timed: bool,
+    /// Decision number of the last request for it.
+    order: u64,
 }
 
 impl PagePriority {
@@ -51,20 +56,22 @@ impl PagePriority {
 }
 
 impl PriorityCheck {
-    /// The group knows of a request since `at`.
-    pub(super) fn want(&mut self, fetch: &FetchRequest, at: Moment) {
+    /// The group knows of a request since `at`, with this decision number.
+    pub(super) fn want(&mut self, fetch: &FetchRequest, order: u64, at: Moment) {
         self.fetches += 1;
+        self.dropped.remove(&(fetch.job.clone(), fetch.url.clone()));
         let is_left_out = is_linked(&fetch.url) || is_on_never_list(&fetch.url);
         if is_left_out || may_need_render(&fetch.url) || self.begun.contains(&fetch.url) {
             return;
         }
         let (due, is_timed) = (at + fetch.after_ms, fetch.after_ms > 0);
-        let new = PagePriority { prio: fetch.prio, number: self.fetches, due, is_timed };
+        let new = PagePriority { prio: fetch.prio, number: self.fetches, due, is_timed, order };
         let lane = self.waiting.entry((host_number(&fetch.url), fetch.job.clone())).or_default();
         let rank = lane.entry(fetch.url.clone()).or_insert(new);
         rank.prio = rank.prio.max(new.prio);
         rank.due = rank.due.min(due);
         rank.is_timed &= is_timed;
+        rank.order = order;
     }
 
     /// A new pass begins; nothing waits for the job any more.
@@ -74,6 +81,7 @@ impl PriorityCheck {
 
     /// The order of this page is not checked.
     pub(super) fn ignore(&mut self, url: &str) {
+        self.dropped.retain(|(_, dropped)| dropped != url);
         self.begun.insert(url.to_owned());
     }
 
@@ -93,9 +101,25 @@ impl PriorityCheck {
         self.rest_until.insert(host, now + REST_MS_MAX);
     }
 
-    /// All entries were purged.
-    pub(super) fn purge(&mut self) {
-        self.waiting.clear();
+    /// What waited of these pages was dropped.
+    pub(super) fn purge(&mut self, pages: &PageSelection) {
+        for ((_, lane), waiting) in &mut self.waiting {
+            let selected = waiting.extract_if(.., |url, _| pages.has(url));
+            let dropped = selected.filter(|(_, rank)| rank.order <= pages.after);
+            self.dropped.extend(dropped.map(|(url, _)| (lane.clone(), url)));
+        }
+    }
+
+    /// What waits of these pages has another priority. Those that may have been requested since
+    /// are not checked any more.
+    pub(super) fn bump(&mut self, pages: &PageSelection, prio: i16) {
+        for waiting in self.waiting.values_mut() {
+            let is_newer =
+                |url: &String, rank: &mut PagePriority| pages.has(url) && rank.order > pages.after;
+            self.begun.extend(waiting.extract_if(.., is_newer).map(|(url, _)| url));
+            let selected = waiting.iter_mut().filter(|(url, _)| pages.has(url));
+            selected.for_each(|(_, rank)| rank.prio = prio);
+        }
     }
 
     /// The elapsed time is unknown, so it is unknown what is due.
@@ -125,6 +149,11 @@ impl PriorityCheck {
     /// Checks a release.
     pub(super) fn take(&mut self, received: &ReceivedTask) -> CheckResult {
         let host = host_number(&received.url);
+        let page = (received.job.clone(), received.url.clone());
+        // A page that was released before may be a dead letter, which an operator retries.
+        let is_dropped = self.dropped.contains(&page) && !self.begun.contains(&received.url);
+        Promise::DropsKept
+            .holds(!is_dropped, || format!("{page:?} was dropped, and is released"))?;
         if host >= HOSTS {
             self.open.insert((host, received.id.entry));
         }

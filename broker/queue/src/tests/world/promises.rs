@@ -59,6 +59,9 @@ pub(in crate::tests) enum Promise {
     /// Higher priorities go first, and among equal ones the oldest
     /// ([`PriorityCheck`](super::ranks::PriorityCheck)).
     PriorityKept,
+    /// What an operator dropped is not released, unless it is requested again
+    /// ([`PriorityCheck`](super::ranks::PriorityCheck)).
+    DropsKept,
     /// When the faults are over, all work is finished ([`World::finish_everything`](super::World)).
     AllFinishes,
     /// The id of a held task is valid for one answer of its holder; no other id is valid

@@ -17,6 +17,8 @@ pub(in crate::tests) struct RunTotals {
     pub(in crate::tests) unreadable_texts: u64,
     /// Answers to commands about rules.
     pub(in crate::tests) rules: u64,
+    /// Changes of the priority of pages that wait.
+    pub(in crate::tests) bumps: u64,
     /// Entries that need a browser, with their texts outside memory, counted at each step.
     pub(in crate::tests) rendered_outside: u64,
 }
@@ -31,6 +33,7 @@ impl AddAssign for RunTotals {
         self.outages += other.outages;
         self.unreadable_texts += other.unreadable_texts;
         self.rules += other.rules;
+        self.bumps += other.bumps;
         self.rendered_outside += other.rendered_outside;
     }
 }

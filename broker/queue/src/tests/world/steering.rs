@@ -1,4 +1,7 @@
-//! Steering: the operator changes jobs that run, and the never-list.
+//! Steering: the operator changes jobs that run, the never-list, and what waits.
+
+use fastrand::Rng;
+use tidings_protocol::{EntrySelection, WaitingAction, WaitingChange};
 
 use super::World;
 use super::commands::CommandOrigin;
@@ -6,14 +9,51 @@ use super::operator::operator;
 use super::pass_check::Narrowing;
 use super::promises::{CheckResult, Promise};
 use super::task::ReceivedTask;
-use crate::tests::site::{NEVER_LIST, PAGES, is_on_never_list};
-use crate::{GroupQuery, Input, JobChange, JobOperation, NeverList};
+use crate::tests::site::{
+    HOSTS, LONELY_HOSTS, NEVER_LIST, PAGES, host_number, host_of, is_on_never_list, page,
+};
+use crate::{GroupQuery, Input, JobChange, JobOperation, NeverList, Operation};
 
 /// One of this many steps steers.
 const STEPS: u32 = 60;
 
+/// Pages that an operator selects: those on a host, those that end with a digit, those for which
+/// both are true, or all.
+#[derive(Debug, Clone)]
+pub(super) struct PageSelection {
+    /// What has a decision number up to this took effect before the command.
+    pub(super) after: u64,
+    host: Option<u64>,
+    digit: Option<u64>,
+}
+
+impl PageSelection {
+    /// All pages.
+    pub(super) fn all(after: u64) -> Self {
+        Self { after, host: None, digit: None }
+    }
+
+    fn any(after: u64, rng: &mut Rng) -> Self {
+        let host = rng.bool().then(|| rng.u64(..HOSTS + LONELY_HOSTS));
+        let digit = (host.is_none() || rng.bool()).then(|| rng.u64(..10));
+        Self { after, host, digit }
+    }
+
+    pub(super) fn has(&self, url: &str) -> bool {
+        self.host.is_none_or(|host| host_number(url) == host)
+            && self.digit.is_none_or(|digit| url.ends_with(&digit.to_string()))
+    }
+
+    fn entries(&self) -> EntrySelection {
+        let key = self.host.map(|host| host_of(&page(host, 0)).into());
+        let pattern = self.digit.map(|digit| format!("*{digit}$"));
+        let matching = pattern.map(|pattern| pattern.parse().expect("the pattern is valid"));
+        EntrySelection { key, matching, ..EntrySelection::default() }
+    }
+}
+
 impl World {
-    /// Sometimes changes an unfinished job or the never-list.
+    /// Sometimes changes an unfinished job, the never-list, or what waits.
     pub(super) fn steer(&mut self) -> CheckResult {
         match self.steering_rng.u32(0..STEPS) {
             0 => {}
@@ -24,6 +64,7 @@ impl World {
                 self.broker.group.set_never_list(self.never_list.clone());
                 return Ok(());
             }
+            2 => return self.change_waiting(),
             _ => return Ok(()),
         }
         let Some(name) = self.steering_rng.choice(self.passes.names(false)) else { return Ok(()) };
@@ -32,6 +73,20 @@ impl World {
             2..4 => self.try_narrowing(&name),
             _ => self.narrow(&name),
         }
+    }
+
+    /// Drops pages that wait, or gives them a priority.
+    fn change_waiting(&mut self) -> CheckResult {
+        let rng = &mut self.steering_rng;
+        let (pages, prio) = (PageSelection::any(self.order, rng), rng.i16(-2..=2));
+        let selection = pages.entries();
+        let (action, origin) = match rng.u32(0..4) {
+            0 => (WaitingAction::Drop, CommandOrigin::Purge(pages)),
+            _ => (WaitingAction::Bump(prio), CommandOrigin::Bump(pages, prio)),
+        };
+        let change = WaitingChange { selection, after: 0, action };
+        let operation = Operation::ChangeWaiting(change);
+        self.feed(Input::Operate { requester: operator(), operation }, origin)
     }
 
     /// Excludes further pages of a job.

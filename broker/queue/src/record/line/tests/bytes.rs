@@ -239,6 +239,7 @@ fn decisions() -> Vec<Decision> {
         Decision::Lost { entry },
         Decision::JobCleared { number, key: None, end: EndReason::Budget },
         Decision::JobCleared { number, key: Some("a.test".into()), end: EndReason::Cancelled },
+        Decision::Bumped { prio: -5, entries: entries.clone() },
         Decision::Unpinned { entries: entries.clone() },
         Decision::Paused(true),
         Decision::Paused(false),

@@ -1,0 +1,78 @@
+// The page of results: what it lists and finds, as it comes; a result with the earlier ones of its
+// URL, fetched again. Returns what it showed.
+// usage: results.mjs ADDRESS OPERATOR WATCHER
+
+import { ok, strictEqual as same } from 'node:assert/strict';
+import { main, openTab, tell, until } from './browser.mjs';
+import { pages, show } from './pages.mjs';
+
+const [address, token, watcher] = process.argv.slice(2);
+
+await main(async browser => {
+  const tab = await openTab(browser, `${address}#token=${token}`);
+  const { page } = tab;
+  const body = page.locator('main tbody');
+  // URL, outcome, status and changed of each row.
+  const rows = () => body.locator('tr').evaluateAll(lines =>
+    lines.map(({ cells }) => [1, 2, 3, 4].map(at => cells[at].textContent)));
+  const search = async (filters, number) => {
+    for (const label of ['Job', 'Host', 'Text in the URL']) {
+      await page.getByLabel(label, { exact: true }).fill(filters[label] ?? '');
+    }
+    for (const label of ['Outcome', 'Changed']) {
+      await page.getByLabel(label, { exact: true }).selectOption(filters[label] ?? '');
+    }
+    await page.getByRole('button', { name: 'Search' }).click();
+    await until(`${number} results`, async () => (await rows()).length === number);
+    return rows();
+  };
+  const more = number =>
+    page.getByRole('button', { name: `Show ${number} new result${number === 1 ? '' : 's'}` });
+  const all = {};
+
+  await show(tab, pages.results);
+  all.listed = await rows();
+  all.failed = await search({ Outcome: 'failed' }, 5);
+  ok(page.url().endsWith('#/results?outcome=failed'), page.url());
+  await page.reload();
+  await until('the same list', async () => (await rows()).length === 5);
+  const of = pattern => all.listed.filter(row => pattern.test(row.join(' '))).length;
+  await search({ Job: 'gazette', Changed: 'new' }, of(/ new$/) - 1);
+  await search({ Host: '127.1.0.2' }, of(/127\.1\.0\.2/));
+  await search({ 'Text in the URL': 'BROKEN/4' }, 1);
+
+  // New results come by themselves, but not while the reader is at a row.
+  const before = await search({}, all.listed.length);
+  await tell('announce a page');
+  await until('a new row', async () => (await rows()).length === before.length + 1);
+  all.came = (await rows())[0];
+  await body.getByRole('button').nth(2).focus();
+  await tell('announce it again');
+  await more(1).waitFor();
+  same((await rows()).length, before.length + 1);
+  ok(await body.getByRole('button').nth(2).evaluate(node => node === document.activeElement));
+  await more(1).click();
+  await until('the newer row', async () => (await rows()).length === before.length + 2);
+  await more(1).waitFor({ state: 'hidden' });
+
+  const dialog = page.getByRole('dialog');
+  await search({ 'Text in the URL': '/broken/4' }, 1);
+  await body.getByRole('button').click();
+  await dialog.getByText('No earlier result of this URL is kept.').waitFor();
+  all.record = await dialog.getByRole('table', { name: 'Attributes' }).getByRole('row')
+    .evaluateAll(lines => lines.map(({ cells }) => [...cells].map(cell => cell.textContent)));
+  await dialog.getByRole('button', { name: 'Fetch again now' }).click();
+  all.said = await until('a sentence', () => page.locator('#said-text').textContent());
+  await more(1).click();
+  await until('both results', async () => (await rows()).length === 2);
+  await body.getByRole('button').first().click();
+  const earlier = dialog.getByRole('table', { name: 'Earlier results of this URL' });
+  await earlier.getByRole('cell', { name: 'failed' }).waitFor();
+  await dialog.getByRole('link', { name: '127.1.0.2', exact: true }).click();
+  await page.getByText('host of the group crawlers').waitFor();
+
+  const other = await openTab(browser, `${address}#token=${watcher}`);
+  await show(other, ['#/results', 'The list of results needs the permission sub:page-ready.']);
+  same(await other.page.locator('main tbody').count(), 0);
+  return all;
+});
