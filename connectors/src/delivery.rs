@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tidings_client::TaskEnd;
 use tidings_egress::client::{OutgoingClient, OutgoingResponse};
 use tidings_egress::failure::{Failure, Reason};
-use tidings_protocol::{CanonicalUrl, KeyRest, RetryMode, partial_debug};
+use tidings_protocol::{CanonicalUrl, KeyRest, RetryMode, TRACEPARENT, partial_debug, trace_id};
 
 use crate::rate_limited_log::RateLimitedLog;
 use crate::system::unix_time;
@@ -19,6 +19,7 @@ use crate::system::unix_time;
 /// Headers with id and time of a message, as the Standard Webhooks specification names them.
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const TRACEPARENT_HEADER: HeaderName = HeaderName::from_static(TRACEPARENT);
 
 /// Signs a message: returns the headers for its id, the time at which it is sent in seconds of Unix
 /// time, and its body.
@@ -53,6 +54,8 @@ pub(crate) struct Message<'a> {
     pub(crate) id: &'a str,
     pub(crate) content_type: HeaderValue,
     pub(crate) body: Bytes,
+    /// The trace context of its event.
+    pub(crate) traceparent: Option<&'a str>,
 }
 
 /// The result of sending a message once.
@@ -94,7 +97,8 @@ impl Delivery {
 
     /// Sends a message once.
     pub(crate) async fn send(&self, message: Message<'_>) -> Attempt {
-        let Message { subject, url, id, content_type, body } = message;
+        let Message { subject, url, id, content_type, body, traceparent } = message;
+        let trace_id = traceparent.map(trace_id);
         let unix_s = unix_time().as_secs();
         let mut headers = match &self.signer {
             Some(sign) => sign(id, unix_s, &body),
@@ -104,6 +108,9 @@ impl Delivery {
         headers.insert(WEBHOOK_ID, id_value);
         headers.insert(WEBHOOK_TIMESTAMP, HeaderValue::from(unix_s));
         headers.insert(CONTENT_TYPE, content_type);
+        if let Some(Ok(trace)) = traceparent.map(HeaderValue::from_str) {
+            headers.insert(TRACEPARENT_HEADER, trace);
+        }
         // Only the status and the headers of the response matter.
         let attempt = match self.outgoing.send(Method::POST, url, headers, body, 0).await {
             Ok(response) => attempt_of(&response, url),
@@ -121,9 +128,9 @@ impl Delivery {
             }
         };
         if let TaskEnd::Nack(_, _, Some(reason)) = &attempt.end {
-            tracing::info!(subject, id, host = url.host(), reason);
+            tracing::info!(subject, id, host = url.host(), trace_id, reason);
         } else {
-            tracing::debug!(subject, id, host = url.host(), end = ?attempt.end);
+            tracing::debug!(subject, id, host = url.host(), trace_id, end = ?attempt.end);
         }
         attempt
     }

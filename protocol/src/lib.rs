@@ -131,10 +131,12 @@ pub use reply::{
 };
 pub use session::{GARBAGE_LINES_MAX, Session, SessionEnd, SessionEvent, SessionMode};
 pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};
-pub use traceparent::{TRACEPARENT, is_traceparent};
+pub use traceparent::{TRACEPARENT, is_traceparent, trace_id};
 pub use url_pattern::{Pattern, Patterns, UrlFilter};
 pub use verb::Verb;
 
+/// The specification of the protocol, in Markdown.
+pub const SPECIFICATION: &str = include_str!("../PROTOCOL.md");
 /// The port of the line protocol.
 pub const PORT: u16 = 12345;
 /// The name of the line protocol in a TLS handshake (ALPN, RFC 7301).

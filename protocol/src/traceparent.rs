@@ -22,6 +22,11 @@ pub fn is_traceparent(text: &str) -> bool {
         && !is_zero(text.get(DASHES[1] + 1..DASHES[2]))
 }
 
+/// The trace id of a trace context.
+pub fn trace_id(traceparent: &str) -> &str {
+    traceparent.get(DASHES[0] + 1..DASHES[1]).unwrap_or_default()
+}
+
 impl<'a> Payload<'a> {
     /// Its trace context, if it has a valid one.
     pub fn traceparent(&self) -> Option<&'a str> {
@@ -38,6 +43,7 @@ mod tests {
     fn only_a_valid_trace_context_counts() {
         let valid = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         assert!(is_traceparent(valid));
+        assert_eq!(trace_id(valid), "0af7651916cd43dd8448eb211c80319c");
         assert_eq!(Payload::parse(&format!("/a traceparent={valid}")).traceparent(), Some(valid));
         assert_eq!(Payload::parse(&format!("text traceparent={valid}")).traceparent(), None);
         for invalid in [

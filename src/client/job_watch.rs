@@ -53,7 +53,7 @@ pub(crate) enum JobUpdate {
     /// The job is still running.
     Progress(Box<JobProgress>),
     /// The job has ended; this is the last update.
-    Done(JobEnd),
+    Done(Box<JobEnd>),
 }
 
 impl JobWatch {
@@ -87,7 +87,7 @@ impl JobWatch {
         let follower = tokio::spawn(async move {
             let result = following.await;
             // The receiver may be gone.
-            let _ = sender.send(result.map(JobUpdate::Done)).await;
+            let _ = sender.send(result.map(|end| JobUpdate::Done(Box::new(end)))).await;
         });
         Self { updates, follower }
     }

@@ -59,6 +59,14 @@ impl Overview {
         Ok(overview)
     }
 
+    /// The groups that are not in trouble.
+    pub(crate) fn sound_groups(&self) -> impl Iterator<Item = &GroupStatus> {
+        self.groups.iter().filter_map(|group| match group {
+            GroupOverview::Sound(status) => Some(&**status),
+            _ => None,
+        })
+    }
+
     /// What is not well, a clause for each problem.
     pub(crate) fn problems(&self) -> Vec<String> {
         let states = [

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::Args;
 use serde::Deserialize;
@@ -13,7 +14,7 @@ use tidings_protocol::{
     AttributeFilter, CanonicalUrl, DEAD_LETTER_TOPIC, GroupName, TopicName, is_name,
 };
 
-use crate::flags::parse_moderate_duration;
+use crate::flags::{parse_duration, parse_moderate_duration};
 use crate::services::callbacks::{read_signing_secrets, signer_of};
 use crate::services::public_url::PublicUrl;
 use crate::terminal::failure::Failure;
@@ -48,7 +49,11 @@ struct PushSection {
     content_type: Option<String>,
     secret_file: Option<PathBuf>,
     batch: Option<String>,
+    retry_for: Option<String>,
 }
+
+/// For how long an event is sent again while the receiver is down.
+const RETRY_FOR_DEFAULT: Duration = Duration::from_hours(72);
 
 /// Parses a table in JSON, the form of the flag `--push`.
 impl FromStr for PushTable {
@@ -89,7 +94,11 @@ impl PushTable {
         if batch.is_some() && !format.allows_batches() {
             return Err("`batch` is not for templates of JSON, which have one event".to_owned());
         }
-        let push = Push { group, topic, filter, url: url.into_owned(), format, batch };
+        let retry_for = section.retry_for.as_deref().map(parse_duration).transpose();
+        let retry_for = retry_for.map_err(|error| format!("`retry-for`: {error}"))?;
+        let retry_for = retry_for.unwrap_or(RETRY_FOR_DEFAULT);
+        let url = url.into_owned();
+        let push = Push { group, topic, filter, url, format, batch, retry_for };
         Ok(Self { name: section.name, push, secret_file: section.secret_file })
     }
 }
@@ -201,7 +210,7 @@ mod tests {
             (push.url.as_str(), push.filter.conditions().len()),
             ("https://a.example/in", 2)
         );
-        assert_eq!(push.batch, Some(std::time::Duration::from_secs(10)));
+        assert_eq!(push.batch, Some(Duration::from_secs(10)));
         let template = "{target}".parse().unwrap();
         assert_eq!(push.format, Format::text(template, None).unwrap());
     }

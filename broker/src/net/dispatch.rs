@@ -309,7 +309,8 @@ impl Connection {
             // A NACK with again= or need= may be rejected; the task then stays, and so do its links.
             // If it is accepted, the links are evicted later.
             TaskAction::Nack(RetryMode::OtherUrl { .. } | RetryMode::NeedsRender)
-            | TaskAction::Touch { .. } => (Vec::new(), 0),
+            | TaskAction::Touch { .. }
+            | TaskAction::Part { .. } => (Vec::new(), 0),
             TaskAction::Nack(_) => {
                 worker.staged_links.discard(&reply.task);
                 (Vec::new(), 0)

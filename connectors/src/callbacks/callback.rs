@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use tidings_protocol::status::{JobEnd, JsonType};
-use tidings_protocol::{CanonicalUrl, GroupName, JobName, field};
+use tidings_protocol::{CanonicalUrl, GroupName, JobName, TRACEPARENT, field, is_traceparent};
 
 use crate::delivery::id_without_dots;
 
@@ -19,6 +19,8 @@ pub struct Callback {
     pub id: String,
     /// A JSON object with the fields of the event.
     pub body: Bytes,
+    /// The trace context of the pass.
+    pub traceparent: Option<String>,
 }
 
 /// An event with a `callback` field that is not the end of a pass: another client has published it.
@@ -53,7 +55,8 @@ impl Callback {
             object.entry(key).or_insert(value);
         }
         let body = Bytes::from(Value::from(object).to_string());
-        Ok(Some(Self { job, url, id, body }))
+        let trace = field(words, TRACEPARENT).filter(|trace| is_traceparent(trace));
+        Ok(Some(Self { job, url, id, body, traceparent: trace.map(str::to_owned) }))
     }
 }
 

@@ -58,13 +58,14 @@ struct CallbackHandler {
 }
 
 impl CallbackHandler {
-    async fn send(&self, Callback { id, url, body, job }: Callback) -> TaskEnd {
+    async fn send(&self, Callback { id, url, body, job, traceparent }: Callback) -> TaskEnd {
         let message = Message {
             subject: &format!("job {job}"),
             url: &url,
             id: &id,
             content_type: HeaderValue::from_static("application/json"),
             body,
+            traceparent: traceparent.as_deref(),
         };
         self.delivery.send(message).await.end
     }

@@ -6,7 +6,8 @@
 //!
 //! While a receiver does not answer or has no capacity, the events of its push wait, and are not
 //! tried one after the other. Such an attempt does not count, because it says nothing about the
-//! event. So a receiver that is down for a night makes no dead letters.
+//! event. So a receiver that is down for a night makes no dead letters. An event that has waited for
+//! such an attempt again and again, for [`Push::retry_for`] together, is one.
 
 #![expect(clippy::disallowed_methods, reason = "batches and pauses have a time")]
 
@@ -31,7 +32,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 pub use self::format::{Format, FormatError};
-use self::pause::Pause;
+use self::pause::{Pause, pause_after, waited_until};
 pub use self::template::Template;
 use crate::delivery::{
     Attempt, Delivery, DeliveryConfig, GROUP_SETTINGS, Message, Receiver, id_without_dots,
@@ -66,6 +67,8 @@ pub struct Push {
     pub format: Format,
     /// For how long events are collected into one request; `None` sends each one alone.
     pub batch: Option<Duration>,
+    /// For how long at least an event is sent again while the receiver is down.
+    pub retry_for: Duration,
 }
 
 /// Sends the events of a push until `stop` is cancelled, and then returns unfinished tasks to the
@@ -129,7 +132,7 @@ struct CollectedEvent {
     event: Event,
     /// When a batch that begins with it must be sent.
     until: Instant,
-    end: oneshot::Sender<TaskEnd>,
+    end: oneshot::Sender<Result<TaskEnd, Option<String>>>,
 }
 
 struct Sender {
@@ -141,20 +144,21 @@ struct Sender {
 }
 
 impl Sender {
-    /// Sends events in one request, and returns how their tasks end. After an attempt that does not
-    /// count they come again at once, and the pause delays them.
-    async fn send(&self, events: &[&Event]) -> TaskEnd {
+    /// Sends events in one request, and returns how their tasks end; an error is the reason of an
+    /// attempt that does not count.
+    async fn send(&self, events: &[&Event]) -> Result<TaskEnd, Option<String>> {
         let Push { group, topic, url, format, batch, .. } = &self.push;
         let send = async {
             self.pause.end().await;
             let (content_type, body) = format.body(topic, events, batch.is_some());
             let id = message_id(events, batch.is_some());
-            let message = Message { subject: group.as_str(), url, id: &id, content_type, body };
+            let (subject, traceparent) = (group.as_str(), traceparent_of(events));
+            let message = Message { subject, url, id: &id, content_type, body, traceparent };
             self.delivery.send(message).await
         };
         let attempt = tokio::select! {
             biased;
-            () = self.stop.cancelled() => return TaskEnd::Interrupted,
+            () = self.stop.cancelled() => return Ok(TaskEnd::Interrupted),
             attempt = send => attempt,
         };
         self.pause.add(&attempt);
@@ -163,10 +167,9 @@ impl Sender {
                 if let Some(reason) = &reason {
                     self.down_log.lock().add(1, format_args!("{group}: {reason}"));
                 }
-                let retry = RetryMode::Uncounted { after_ms: None };
-                TaskEnd::Nack(retry, KeyRest::default(), reason)
+                Err(reason)
             }
-            Attempt { end, .. } => end,
+            Attempt { end, .. } => Ok(end),
         }
     }
 
@@ -222,6 +225,13 @@ fn message_id(events: &[&Event], is_batch: bool) -> String {
     format!("batch-{}", data_encoding::HEXLOWER.encode(&digest_parts(&ids)[..16]))
 }
 
+/// The trace context that all events of a request have.
+fn traceparent_of<'a>(events: &[&'a Event]) -> Option<&'a str> {
+    let mut traces = events.iter().map(|event| event.payload().traceparent());
+    let first = traces.next().flatten()?;
+    traces.all(|trace| trace == Some(first)).then_some(first)
+}
+
 fn seq_of(id: &str) -> Option<u64> {
     id.rsplit_once('/')?.1.parse().ok()
 }
@@ -234,7 +244,7 @@ struct PushHandler {
 
 impl PushHandler {
     /// Sends an event. One that comes again does not wait for others a second time.
-    async fn push(&self, event: Event, is_first_attempt: bool) -> TaskEnd {
+    async fn push(&self, event: Event, is_first_attempt: bool) -> Result<TaskEnd, Option<String>> {
         let Some(wait) = self.sender.push.batch else {
             let permit = self.requests.acquire().await;
             let _permit = permit.expect("the semaphore is never closed");
@@ -245,7 +255,18 @@ impl PushHandler {
         let event = CollectedEvent { event, until, end };
         // The other end lives until this handler is dropped.
         let _ = self.events.send(event).await;
-        ended.await.unwrap_or_else(|_| TaskEnd::not_started())
+        ended.await.unwrap_or_else(|_| Ok(TaskEnd::not_started()))
+    }
+
+    /// How the task of an event ends after an attempt that does not count.
+    fn end_after_outage(&self, attempt: u32, reason: Option<String>) -> TaskEnd {
+        let retry = if waited_until(attempt) < self.sender.push.retry_for {
+            let after_ms = u64::try_from(pause_after(attempt.saturating_sub(1)).as_millis()).ok();
+            RetryMode::Uncounted { after_ms }
+        } else {
+            RetryMode::Never
+        };
+        TaskEnd::Nack(retry, KeyRest::default(), reason)
     }
 }
 
@@ -267,7 +288,9 @@ impl TaskHandler for PushHandler {
         Ok(tokio::select! {
             biased;
             () = lost.cancelled() => TaskEnd::not_started(),
-            end = self.push(event, task.id.attempt == 1) => end,
+            end = self.push(event, task.id.attempt == 1) => {
+                end.unwrap_or_else(|reason| self.end_after_outage(task.id.attempt, reason))
+            }
         })
     }
 

@@ -16,6 +16,18 @@ const PAUSE_MAX: Duration = Duration::from_mins(1);
 /// The longest pause that a receiver can ask for: one answer must not stop a push for a day.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(10);
 
+/// The pause after a failure that follows this many others.
+pub(super) fn pause_after(failures: u32) -> Duration {
+    (PAUSE_MIN * (1 << failures.min(10))).min(PAUSE_MAX)
+}
+
+/// How long an event has waited at least before this attempt, if it waited for each one before as
+/// long as the whole push does.
+pub(super) fn waited_until(attempt: u32) -> Duration {
+    let growing: Duration = (1..attempt.min(10)).map(|before| pause_after(before - 1)).sum();
+    growing + PAUSE_MAX * attempt.saturating_sub(10)
+}
+
 /// How long the requests to a receiver wait.
 #[derive(Debug, Default)]
 pub(super) struct Pause(Mutex<PauseState>);
@@ -48,7 +60,7 @@ impl Pause {
         }
         let mut wait = attempt.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         if state.until.is_none_or(|until| until <= now) {
-            wait = wait.max((PAUSE_MIN * (1 << state.failures.min(10))).min(PAUSE_MAX));
+            wait = wait.max(pause_after(state.failures));
             state.failures += 1;
         }
         state.until = state.until.max(Some(now + wait));
@@ -90,6 +102,16 @@ mod tests {
         assert_eq!(waited_ms(&pause).await, 250);
         pause.add(&attempt(true, None));
         assert_eq!(waited_ms(&pause).await, 250);
+    }
+
+    #[test]
+    fn an_event_waits_as_long_as_the_push() {
+        let mut waited = Duration::ZERO;
+        for attempt in 1..100 {
+            assert_eq!(waited_until(attempt), waited, "{attempt}");
+            waited += pause_after(attempt - 1);
+        }
+        assert!(waited_until(u32::MAX) > Duration::from_hours(24 * 365));
     }
 
     #[tokio::test(start_paused = true)]

@@ -33,9 +33,16 @@ pub(super) enum Escape {
     Nothing,
     /// For a place between the quotes of a JSON string.
     Json,
-    /// For Slack, where `<` begins links and mentions.
+    /// For Slack, where `<` begins links and mentions, and for chats that take its messages and
+    /// understand `@all` and the like.
     Slack,
 }
+
+/// What is mentioned with `@` to notify all members of a chat, or all present ones.
+const EVERYONE: [&str; 4] = ["all", "channel", "everyone", "here"];
+
+/// Between `@` and the rest of a mention it makes the mention plain text. It is invisible.
+const ZERO_WIDTH_SPACE: char = '\u{200b}';
 
 impl FromStr for Template {
     type Err = String;
@@ -136,17 +143,34 @@ impl Escape {
                 text.push_str(&quoted[1..quoted.len() - 1]);
             }
             Self::Slack => {
-                for c in value.chars() {
+                for (at, c) in value.char_indices() {
+                    let (before, behind) = (&value[..at], &value[at + c.len_utf8()..]);
                     match c {
-                        '&' => text.push_str("&amp;"),
                         '<' => text.push_str("&lt;"),
                         '>' => text.push_str("&gt;"),
+                        // The other chats show `&amp;` as it is.
+                        '&' if is_entity(behind) => text.push_str("&amp;"),
+                        '@' if before.ends_with('<') || is_everyone(behind) => {
+                            text.extend(['@', ZERO_WIDTH_SPACE]);
+                        }
                         c => text.push(c),
                     }
                 }
             }
         }
     }
+}
+
+/// Whether Slack reads `&` with this text behind it as another character.
+fn is_entity(text: &str) -> bool {
+    ["amp;", "lt;", "gt;"].iter().any(|entity| text.starts_with(entity))
+}
+
+/// Whether a chat may read `@` with this text behind it as a mention of all its members.
+fn is_everyone(text: &str) -> bool {
+    let begins_with =
+        |word: &&str| text.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word));
+    EVERYONE.iter().any(begins_with)
 }
 
 #[cfg(test)]
@@ -221,8 +245,20 @@ mod tests {
             serde_json::from_str::<Value>(&text).unwrap(),
             json!({ "message": hostile, "n": [1] })
         );
-        let text = render("changed: {target} <!here>", "/<!channel>&a", Escape::Slack);
-        assert_eq!(text, "changed: /&lt;!channel&gt;&amp;a <!here>");
+    }
+
+    #[test]
+    fn values_mention_nobody_in_any_chat_and_stay_readable() {
+        for (value, text) in [
+            ("/<!channel>", "/&lt;!channel&gt;"),
+            ("@everyone, @Here!", "@\u{200b}everyone, @\u{200b}Here!"),
+            ("@channel @all <@123>", "@\u{200b}channel @\u{200b}all &lt;@\u{200b}123&gt;"),
+            ("http://a.example/?b=1&c=2&lt=3", "http://a.example/?b=1&c=2&lt=3"),
+            ("&lt;b&amp;", "&amp;lt;b&amp;amp;"),
+            ("ops@a.example and @é", "ops@a.example and @é"),
+        ] {
+            assert_eq!(render("{payload} @here", value, Escape::Slack), format!("{text} @here"));
+        }
     }
 
     proptest! {
@@ -238,7 +274,7 @@ mod tests {
             let text = render("{payload}", &value, Escape::Slack);
             prop_assert!(!text.contains(['<', '>']));
             let back = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
-            prop_assert_eq!(back, value);
+            prop_assert_eq!(back.replace(ZERO_WIDTH_SPACE, ""), value.replace(ZERO_WIDTH_SPACE, ""));
         }
 
         #[test]

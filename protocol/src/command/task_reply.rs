@@ -31,6 +31,12 @@ pub enum TaskAction {
         /// `over=yes`: the task makes no further request, so its key is free for the next task.
         request_ended: bool,
     },
+    /// `TOUCH <task> part=<url>`: the same, and asks whether a part of the rendered page may be
+    /// requested.
+    Part {
+        /// An absolute URL, as one word.
+        url: String,
+    },
 }
 
 impl TaskReply {
@@ -38,7 +44,7 @@ impl TaskReply {
         match self.action {
             TaskAction::Ack(_) => Verb::Ack,
             TaskAction::Nack(_) => Verb::Nack,
-            TaskAction::Touch { .. } => Verb::Touch,
+            TaskAction::Touch { .. } | TaskAction::Part { .. } => Verb::Touch,
         }
     }
 
@@ -53,6 +59,7 @@ impl TaskReply {
             TaskAction::Touch { request_ended } => {
                 line.option_if("over", request_ended.then_some("yes"))
             }
+            TaskAction::Part { url } => line.option("part", url),
         };
         let line = put_rest(line, self.rest);
         match &self.report {

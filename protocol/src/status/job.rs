@@ -133,6 +133,8 @@ status! {
         counts: PassCounts,
         /// Where the end is sent.
         callback: Option<String> = "callback",
+        /// The trace context of the command that opened the pass.
+        traceparent: Option<String> = "traceparent",
         /// The group; only in `job-done`.
         group: Option<String> = "group",
         /// A number that no other announcement of the group has; only in `job-done`.

@@ -275,7 +275,7 @@ async fn run_on_broker(
             }
             news = watch.next() => match news? {
                 JobUpdate::Progress(counts) => screen.draw_progress(&counts),
-                JobUpdate::Done(counts) => break counts,
+                JobUpdate::Done(counts) => break *counts,
             }
         }
     };
@@ -364,7 +364,7 @@ async fn follow_job(
             }
             news = watch.next() => match news? {
                 JobUpdate::Progress(counts) => screen.draw_progress(&counts),
-                JobUpdate::Done(counts) => return Ok(Some(counts)),
+                JobUpdate::Done(counts) => return Ok(Some(*counts)),
             }
         }
     }

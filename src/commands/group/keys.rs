@@ -21,7 +21,7 @@ Examples:
 
 BECAUSE is what the next page of a host waits for: its request in flight, a rest and its end, a job, a
 worker. LEFT is the least time until the last page of a host is requested, with the delay between two
-requests. At most 200,000 hosts are compared.";
+requests. At most 100,000 hosts are compared.";
 
 /// The headings of the table.
 pub(crate) const HEADINGS: &str = "KEY WAITING> PROCESSING> LEFT> BECAUSE";

@@ -112,7 +112,7 @@ async fn follow(
             }
             news = watch.next() => match news? {
                 JobUpdate::Progress(progress) => show(&mut console, &progress.job)?,
-                JobUpdate::Done(end) => break end,
+                JobUpdate::Done(end) => break *end,
             }
         }
     };

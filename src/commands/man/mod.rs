@@ -2,6 +2,7 @@
 //! they have every flag.
 
 mod config_page;
+mod protocol_page;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ const DATE: &str = "2026-11-26";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ManArgs {
-    /// Write the pages below this directory, in man1 and man5; created if it does not exist
+    /// Write the pages below this directory, in man1, man5 and man7; created if it does not exist
     #[arg(long, value_name = "DIR", required = true)]
     dir: PathBuf,
 }
@@ -57,7 +58,10 @@ fn write(folder: &Path, path: &Path, page: &str) -> io::Result<()> {
 /// All pages with their sections and names.
 fn pages(definition: Command) -> Vec<(u8, String, String)> {
     let config = config_page::page(&definition);
-    let mut pages = vec![(5, "tidings.toml".to_owned(), config)];
+    let mut pages = vec![
+        (5, "tidings.toml".to_owned(), config),
+        (7, "tidings-protocol".to_owned(), protocol_page::page()),
+    ];
     let mut definition = with_all_help(definition).disable_help_subcommand(true);
     definition.build();
     collect(&definition, &mut pages);
@@ -137,8 +141,9 @@ fn synopsis(roff: &mut Roff, command: &Command) {
 
 fn see_also(roff: &mut Roff, name: &str) {
     let mut pages = vec!["tidings.toml(5)".to_owned()];
-    if let Some((parent, _)) = name.rsplit_once('-') {
-        pages.insert(0, format!("{parent}(1)"));
+    match name.rsplit_once('-') {
+        Some((parent, _)) => pages.insert(0, format!("{parent}(1)")),
+        None => pages.push("tidings-protocol(7)".to_owned()),
     }
     roff.control("SH", ["SEE ALSO"]);
     roff.text([roman(pages.join(", "))]);

@@ -17,7 +17,8 @@ use anyhow::Context;
 use clap::Args;
 use ratatui::crossterm::event::{Event, KeyCode, KeyModifiers};
 use ratatui::crossterm::terminal;
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 use tidings_client::{Delivery, PendingAnswer};
 use tidings_protocol::{AttributeFilter, Command, GroupAction, JobAction, StartAt};
 use tokio::time::sleep;
@@ -27,6 +28,7 @@ use self::model::{Action, Model, Page, TAIL_EVENTS_MAX};
 use self::screen::Screen;
 use self::snapshot::Snapshot;
 use crate::client::manage::{self, BrokerClient, OutputFlags};
+use crate::commands::explain::key_sentence;
 use crate::commands::{group, job, status};
 use crate::flags::parse_moderate_duration;
 use crate::process::signals::stop_on_signal_with;
@@ -38,7 +40,7 @@ Examples:
   tidings top                                 the broker of this machine
   tidings top --context prod --every 5s       another one, asked every five seconds
   tidings top --once                          the first screen as text; needs no terminal
-  tidings top --once --json | jq .jobs        everything, for scripts
+  tidings top --once --json | jq .hosts       everything, for scripts
 
 Left and right go through the pages: overview, groups, jobs, topics. Up and down select a row, and
 Enter opens a group, with its hosts, what each waits for and its members, or a topic, with its newest
@@ -171,6 +173,13 @@ async fn send(
     Ok(answers)
 }
 
+/// An object about something in a group.
+fn of_group(group: &str, status: &impl Serialize) -> Value {
+    let mut object = manage::json(status);
+    object["group"] = json!(group);
+    object
+}
+
 /// The first screen, once.
 async fn once(flags: &OutputFlags) -> Result<(), Failure> {
     let broker = BrokerClient::connect(&flags.broker, NAME).await?;
@@ -179,12 +188,18 @@ async fn once(flags: &OutputFlags) -> Result<(), Failure> {
     if flags.json {
         let problems = snapshot.overview.problems();
         let mut object = status::object(&snapshot.overview, &problems, address);
-        let job = |(group, job): &(String, _)| {
-            let mut object = manage::json(job);
-            object["group"] = json!(group);
-            object
-        };
-        object["jobs"] = snapshot.jobs.iter().map(job).collect();
+        let jobs = snapshot.jobs.iter().map(|(group, job)| of_group(group, job));
+        object["jobs"] = jobs.collect();
+        let mut all = Vec::new();
+        for status in snapshot.overview.sound_groups() {
+            let Ok(group) = status.group.parse() else { continue };
+            for host in &snapshot::hosts(&broker, &group).await? {
+                let mut object = of_group(&status.group, host);
+                object["text"] = json!(key_sentence(status, host));
+                all.push(object);
+            }
+        }
+        object["hosts"] = all.into();
         return console.line(&object.to_string());
     }
     let model = Model::new(address, snapshot);

@@ -7,7 +7,7 @@ use tidings_protocol::{Command, GroupAction, GroupName, JobAction, JobCommand};
 use super::model::Page;
 use crate::client::broker_message;
 use crate::client::manage::BrokerClient;
-use crate::client::overview::{GroupOverview, Overview};
+use crate::client::overview::Overview;
 use crate::commands::group::command;
 use crate::terminal::failure::Failure;
 
@@ -30,10 +30,7 @@ pub(super) struct Snapshot {
 impl Snapshot {
     /// The counts and settings of a group that is not in trouble.
     pub(super) fn group(&self, name: &GroupName) -> Option<&GroupStatus> {
-        self.overview.groups.iter().find_map(|group| match group {
-            GroupOverview::Sound(status) if status.group == name.as_str() => Some(&**status),
-            _ => None,
-        })
+        self.overview.sound_groups().find(|status| status.group == name.as_str())
     }
 
     /// Waits for the answers to commands, and then asks for what the page shows.
@@ -56,10 +53,9 @@ impl Snapshot {
         match page {
             Page::Overview | Page::Jobs => snapshot.jobs = jobs(broker, &snapshot.overview).await?,
             Page::Group(name) => {
-                let list = |action| command(action, name, vec![LISTED_MAX]);
-                let keys = lines(broker, list(GroupAction::Keys)).await?;
-                let members = lines(broker, list(GroupAction::Members)).await?;
-                snapshot.hosts = keys.iter().map(|line| KeyStatus::parse(line)).collect();
+                snapshot.hosts = hosts(broker, name).await?;
+                let list = command(GroupAction::Members, name, vec![LISTED_MAX]);
+                let members = lines(broker, list).await?;
                 snapshot.members = members.iter().map(|line| ListedMember::parse(line)).collect();
             }
             Page::Groups | Page::Topics | Page::Topic(_) => {}
@@ -73,14 +69,22 @@ async fn jobs(
     overview: &Overview,
 ) -> Result<Vec<(String, JobStatus)>, Failure> {
     let mut jobs = Vec::new();
-    for group in &overview.groups {
-        let GroupOverview::Sound(status) = group else { continue };
+    for status in overview.sound_groups() {
         let settings = vec![("group", status.group.as_str()), LISTED_MAX];
         let list = JobCommand { action: JobAction::Ls, name: None, settings };
         let lines = lines(broker, Command::Job(list)).await?;
         jobs.extend(lines.iter().map(|line| (status.group.clone(), JobStatus::parse(line))));
     }
     Ok(jobs)
+}
+
+/// The hosts of a group that take longest.
+pub(super) async fn hosts(
+    broker: &BrokerClient<'_>,
+    group: &GroupName,
+) -> Result<Vec<KeyStatus>, Failure> {
+    let keys = lines(broker, command(GroupAction::Keys, group, vec![LISTED_MAX])).await?;
+    Ok(keys.iter().map(|line| KeyStatus::parse(line)).collect())
 }
 
 /// What a command lists: nothing if it is refused, as for a group that was deleted meanwhile.

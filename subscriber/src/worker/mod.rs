@@ -36,12 +36,13 @@ use tidings_client::{
     Backoff, ClientError, ClientOptions, Connector, ReplyOutcome, TASKS_MAX, Worker, WorkerEvent,
     WorkerLink, WorkerTask,
 };
-use tidings_protocol::{Code, Command, ProtocolError, TaskAction, TaskReply};
+use tidings_protocol::{Code, Command, ProtocolError, TaskAction, TaskReply, trace_id};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::{Instrument, Span};
 
 use self::host_rests::HostRests;
 use self::key_lock::KeyLocks;
@@ -469,6 +470,10 @@ impl Crawler {
         // Dropping its sender aborts the request of the earlier attempt, then the attempt itself.
         let earlier = running.remove(&entry).map(|earlier| earlier.task);
         let (alive, overtaken) = oneshot::channel::<Infallible>();
+        // Log records of this page name its trace.
+        let span = task.spec.traceparent.as_deref().map_or_else(Span::none, |trace| {
+            tracing::error_span!("page", trace_id = trace_id(trace))
+        });
         let guard = TaskEndGuard { crawler: Arc::clone(self), entry, attempt };
         let task = self.tasks.spawn(async move {
             if let Some(earlier) = earlier {
@@ -480,7 +485,7 @@ impl Crawler {
                 _ = overtaken => {}
                 // Boxed: otherwise the runtime would copy its kilobytes whenever it moves the
                 // future.
-                () = Box::pin(task::work(&guard.crawler, task)) => {}
+                () = Box::pin(task::work(&guard.crawler, task).instrument(span)) => {}
             }
         });
         running.insert(entry, RunningTask { attempt, task, _alive: alive });

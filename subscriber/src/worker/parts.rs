@@ -13,8 +13,9 @@ use std::time::SystemTime;
 use hyper::http::request;
 use parking_lot::Mutex;
 use tidings_browser::visit::{Answer, Fetch, Request};
-use tidings_protocol::CanonicalUrl;
-use tokio::time::Instant;
+use tidings_client::ReplyOutcome;
+use tidings_protocol::{CanonicalUrl, Code, Command, KeyRest, TaskAction, TaskId, TaskReply};
+use tokio::time::{Instant, timeout_at};
 
 use super::Crawler;
 use super::part_cache::{Lookup, PartResponse, head};
@@ -28,6 +29,7 @@ use crate::robots::RobotsRules;
 /// The requests of one page.
 pub(super) struct Parts {
     crawler: Arc<Crawler>,
+    task: TaskId,
     page: CanonicalUrl<'static>,
     /// Until when the page's task is held.
     pub(super) held_until: Mutex<Instant>,
@@ -44,10 +46,17 @@ impl Fetch for Parts {
 impl Parts {
     pub(super) fn new(
         crawler: Arc<Crawler>,
+        task: TaskId,
         page: CanonicalUrl<'static>,
         held_until: Instant,
     ) -> Self {
-        Self { crawler, page, held_until: Mutex::new(held_until), exchanges: Mutex::default() }
+        Self {
+            crawler,
+            task,
+            page,
+            held_until: Mutex::new(held_until),
+            exchanges: Mutex::default(),
+        }
     }
 
     async fn fetch(&self, request: &Request) -> Result<Answer, Answer> {
@@ -130,14 +139,15 @@ impl Parts {
         }
     }
 
-    /// Makes a request, if the task is still held and the host does not ask clients to wait. The
-    /// caller has the host's turn.
+    /// Makes a request, if the broker permits it, the task is still held and the host does not ask
+    /// clients to wait. The caller has the host's turn.
     async fn request(
         &self,
         url: &CanonicalUrl<'_>,
         purpose: FetchPurpose<'_>,
     ) -> Result<Fetched, Answer> {
         let crawler = &self.crawler;
+        self.permit(url).await?;
         let now = Instant::now();
         let held_until = *self.held_until.lock();
         if now >= held_until {
@@ -149,6 +159,22 @@ impl Parts {
         let request = FetchRequest { url, purpose, validators: None, keep, deadline };
         let fetched = crawler.fetch_unless_resting(&request).await;
         fetched.ok_or_else(|| refused("Retry-After"))
+    }
+
+    /// Asks the broker for the permission to request a URL, which lasts until the task ends. The
+    /// answer to a rule that forbids the host waits for that end `[G18]`.
+    async fn permit(&self, url: &CanonicalUrl<'_>) -> Result<(), Answer> {
+        let held_until = *self.held_until.lock();
+        let action = TaskAction::Part { url: url.as_str().to_owned() };
+        let (task, rest) = (self.task.clone(), KeyRest::default());
+        let ask = Command::Reply(TaskReply { task, action, rest, report: None });
+        match timeout_at(held_until, self.crawler.broker.reply(&[], &ask)).await {
+            Ok(ReplyOutcome::Applied(_)) => Ok(()),
+            Ok(ReplyOutcome::Refused(refusal)) if refusal.code == Code::Conflict => {
+                Err(refused("blocked"))
+            }
+            _ => Err(refused("the task ends")),
+        }
     }
 }
 

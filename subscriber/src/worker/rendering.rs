@@ -185,7 +185,8 @@ impl TaskWork<'_> {
             content.links = Vec::new();
         }
         let own = self.page.clone().into_owned();
-        let parts = Arc::new(Parts::new(Arc::clone(self.crawler), own.clone(), self.held_until));
+        let (crawler, task) = (Arc::clone(self.crawler), self.task.id.clone());
+        let parts = Arc::new(Parts::new(crawler, task, own.clone(), self.held_until));
         let mut lease = self.task.lease.clone();
         let renewed = |until| *parts.held_until.lock() = until;
         let (result, permit) = tokio::select! {

@@ -84,6 +84,30 @@ fn expected_signature(secret: &str, request: &CallbackRequest) -> String {
     format!("v1,{}", String::from_utf8(output.stdout).unwrap())
 }
 
+// PROTOCOL: P6
+#[test]
+fn the_trace_context_of_a_job_is_a_header_of_its_callback() {
+    let receiver = CallbackServer::start();
+    let server = Server::start(&["--log-json", "--log", "debug", "broker", LOOPBACK]);
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let url = receiver.url("204", "traced");
+    let body = json!({ "job": "traced", "close": true, "callback": url }).to_string();
+    let header = format!("traceparent: {trace}");
+    let json = ["--header", "content-type: application/json", "--header", &header];
+    let words = [&json[..], &["--data-binary", &body]].concat();
+    let answer = HttpClient::new(&server).request("POST", "/jobs", &words);
+    assert!(answer.status < 300, "{answer:?}");
+    complete_job(&server, "other", &receiver.url("204", "other"));
+    let traced = receiver.first_requests_to("traced", 1).remove(0);
+    assert_eq!(traced.header("traceparent"), trace);
+    assert_eq!(traced.json()["traceparent"], trace);
+    let other = receiver.first_requests_to("other", 1).remove(0);
+    assert!(!other.has_header("traceparent"), "{other:?}");
+    let line =
+        server.process.wait_for_line_with("\"trace_id\":\"0af7651916cd43dd8448eb211c80319c\"");
+    assert!(line.contains("job traced"), "{line}");
+}
+
 // PROTOCOL: F1, F2, F3
 #[test]
 fn each_pass_sends_one_callback_signed_with_all_secrets() {

@@ -8,6 +8,7 @@ mod hub;
 mod hub_faults;
 mod microblog;
 mod push;
+mod push_faults;
 mod signals;
 mod websub;
 mod websub_interop;

@@ -1,4 +1,4 @@
-//! Pushes of topics to URLs: formats, filters, batches, retries, limits, and kills.
+//! Pushes of topics to URLs: formats, filters, batches, retries and limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,14 +13,14 @@ use crate::support::callback_server::{CallbackRequest, CallbackServer};
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
-use crate::support::seed::number_from_env;
 use crate::support::wait::wait_until;
 
 const SECRET: &str = "whsec_YSBzZWNyZXQgb2YgdGhlIGJyb2tlciBhbmQgaXRzIGZyaWVuZHM=";
-const BROKER: [&str; 4] = ["broker", "--config", "push.toml", "--allow-private=127.0.0.0/8"];
+pub(super) const BROKER: [&str; 4] =
+    ["broker", "--config", "push.toml", "--allow-private=127.0.0.0/8"];
 
 /// A `[[push]]` of the topic `t` with further keys.
-fn push_table(name: &str, url: &str, keys: &str) -> String {
+pub(super) fn push_table(name: &str, url: &str, keys: &str) -> String {
     let format = if keys.contains("format") { "" } else { "format = 'standard-webhooks'\n" };
     format!("[[push]]\nname = '{name}'\ntopic = 't'\nurl = '{url}'\n{format}{keys}\n")
 }
@@ -34,30 +34,30 @@ fn folder_with(config: &str) -> TempDir {
 
 /// A broker with this configuration that may send to loopback addresses.
 #[track_caller]
-fn broker_with(config: &str) -> Server {
+pub(super) fn broker_with(config: &str) -> Server {
     Server::start_in(folder_with(config), &BROKER, |_| ())
 }
 
 /// The same with a group of the push `p` that retries at once.
 #[track_caller]
-fn fast_broker_with(config: &str, settings: &str) -> Server {
+pub(super) fn fast_broker_with(config: &str, settings: &str) -> Server {
     let server = broker_with(config);
     set_group(&server, "push-p", &format!("{FAST} {settings}"));
     server
 }
 
-const FAST: &str = "lease=1s backoff=1ms";
+pub(super) const FAST: &str = "lease=1s backoff=1ms";
 
 /// Waits until the push has created its group, and changes it.
 #[track_caller]
-fn set_group(server: &Server, group: &str, settings: &str) {
+pub(super) fn set_group(server: &Server, group: &str, settings: &str) {
     let mut client = LineConnection::connect_client(server.address);
     let set = format!("GROUP set {group} {settings}");
     wait_until("the group", || client.request(set.trim_end()).starts_with("+OK").then_some(()));
 }
 
 #[track_caller]
-fn publish(server: &Server, payloads: &[&str]) {
+pub(super) fn publish(server: &Server, payloads: &[&str]) {
     let mut client = LineConnection::connect_client(server.address);
     for payload in payloads {
         let answer = client.request(&format!("PUB t {payload}"));
@@ -67,7 +67,7 @@ fn publish(server: &Server, payloads: &[&str]) {
 
 /// Waits until the group shows this value.
 #[track_caller]
-fn wait_for_group(server: &Server, group: &str, key: &str, value: u64) -> Value {
+pub(super) fn wait_for_group(server: &Server, group: &str, key: &str, value: u64) -> Value {
     wait_until(&format!("{key} of {group} to be {value}"), || {
         let shown = run_at(server, &["group", "show", group, "--json"]);
         let shown: Value = serde_json::from_str(shown.stdout().first()?).ok()?;
@@ -77,7 +77,7 @@ fn wait_for_group(server: &Server, group: &str, key: &str, value: u64) -> Value 
 
 /// The only dead letter of the push `p`.
 #[track_caller]
-fn dead_letter(server: &Server) -> Value {
+pub(super) fn dead_letter(server: &Server) -> Value {
     wait_for_group(server, "push-p", "dead-kept", 1);
     let mut dead = run_json_at(server, &["dead", "ls", "--group", "push-p"]);
     assert_eq!(dead.len(), 1, "{dead:?}");
@@ -99,13 +99,13 @@ fn read_by_libraries(requests: &[CallbackRequest]) -> Vec<Value> {
 }
 
 /// The ids of the events in a request of the format `standard-webhooks`.
-fn event_ids(request: &CallbackRequest) -> Vec<String> {
+pub(super) fn event_ids(request: &CallbackRequest) -> Vec<String> {
     let body = request.json();
     let id = |event: &Value| event["id"].as_str().unwrap().to_owned();
     body["events"].as_array().map_or_else(|| vec![id(&body)], |all| all.iter().map(id).collect())
 }
 
-const PAGE: &str = "http://a.example/?q=1 outcome=done changed=yes";
+pub(super) const PAGE: &str = "http://a.example/?q=1 outcome=done changed=yes";
 
 #[test]
 fn standard_webhooks_are_verified_by_another_library() {
@@ -161,7 +161,7 @@ fn cloud_events_are_read_by_another_library() {
 #[test]
 fn templates_of_text_and_slack_keep_hostile_events_in_their_place() {
     let receiver = CallbackServer::start();
-    let hostile = "http://a.example/?\"}<!channel>&q a=\\\"x";
+    let hostile = "http://a.example/?\"}<!channel>&q@here a=\\\"x";
     let mut config = String::new();
     for (name, keys) in [
         ("plain", "format = 'text'\ntemplate = '{id}: {target} {attr.a}{attr.b}'"),
@@ -178,11 +178,11 @@ fn templates_of_text_and_slack_keep_hostile_events_in_their_place() {
     publish(&server, &[hostile]);
     let request = |name| receiver.first_requests_to(name, 1).remove(0);
     let plain = request("plain");
-    assert_eq!(plain.body, "t/1: http://a.example/?\"}<!channel>&q \\\"x");
+    assert_eq!(plain.body, "t/1: http://a.example/?\"}<!channel>&q@here \\\"x");
     assert_eq!(plain.header("content-type"), "text/plain; charset=utf-8");
-    let message = json!({ "message": "http://a.example/?\"}<!channel>&q|\\\"x" });
+    let message = json!({ "message": "http://a.example/?\"}<!channel>&q@here|\\\"x" });
     assert_eq!(request("json").json(), message);
-    let text = json!({ "text": "*http://a.example/?\"}&lt;!channel&gt;&amp;q*" });
+    let text = json!({ "text": "*http://a.example/?\"}&lt;!channel&gt;&q@\u{200b}here*" });
     assert_eq!(request("chat").json(), text);
 }
 
@@ -270,6 +270,49 @@ fn status_410_makes_a_dead_letter_that_can_be_retried() {
     wait_for_group(&server, "push-p", "completed", 1);
 }
 
+// PROTOCOL: P6
+#[test]
+fn the_trace_context_of_an_event_is_a_header() {
+    let receiver = CallbackServer::start();
+    let config = push_table("single", &receiver.url("204", "single"), "")
+        + &push_table("batch", &receiver.url("204", "batch"), "batch = '1s'");
+    let server = broker_with(&config);
+    for group in ["push-single", "push-batch"] {
+        set_group(&server, group, FAST);
+    }
+    let traces = [
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "00-11111111111111111111111111111111-2222222222222222-00",
+    ];
+    let header = |request: &CallbackRequest| {
+        request.has_header("traceparent").then(|| request.header("traceparent").to_owned())
+    };
+    let mut expected = BTreeMap::new();
+    // Two events of one trace, two traces, an event without one.
+    for (number, events) in [[0, 0], [0, 1], [1, 2]].into_iter().enumerate() {
+        let payload = |(at, trace): (usize, usize)| {
+            let payload = format!("/{number}/{at}");
+            match traces.get(trace) {
+                Some(trace) => format!("{payload} traceparent={trace}"),
+                None => payload,
+            }
+        };
+        let payloads: Vec<_> = events.into_iter().enumerate().map(payload).collect();
+        publish(&server, &payloads.iter().map(String::as_str).collect::<Vec<_>>());
+        let sent = receiver.first_requests_to("batch", number + 1);
+        let batch = &sent[number];
+        assert_eq!(event_ids(batch).len(), 2, "{batch:?}");
+        assert_eq!(header(batch).as_deref(), [Some(traces[0]), None, None][number]);
+        for (at, trace) in events.into_iter().enumerate() {
+            let trace = traces.get(trace).map(|trace| (*trace).to_owned());
+            expected.insert(format!("t/{}", 2 * number + at + 1), trace);
+        }
+    }
+    let single = receiver.first_requests_to("single", 6);
+    let single = single.iter().map(|request| (event_ids(request).remove(0), header(request)));
+    assert_eq!(single.collect::<BTreeMap<_, _>>(), expected);
+}
+
 #[test]
 fn a_redirect_into_the_network_is_a_dead_letter() {
     let receiver = CallbackServer::start();
@@ -321,135 +364,6 @@ fn a_push_to_an_address_inside_is_refused_in_every_notation() {
         assert!(last.starts_with("address:_"), "{host}: {last}");
     }
     assert!(receiver.requests_so_far().is_empty());
-}
-
-#[test]
-fn a_receiver_that_hangs_holds_back_no_other_push() {
-    let receiver = CallbackServer::start();
-    let config = push_table("p", &receiver.url("hang", "hang"), "")
-        + &push_table("batch", &receiver.url("hang", "hang-too"), "batch = '100ms'")
-        + &push_table("good", &receiver.url("204", "good"), "where = ['x=1']");
-    let server = broker_with(&config);
-    receiver_hangs(&server, &receiver);
-    // More than the pushes that stand still hold in memory.
-    let payloads: Vec<_> = (0..500).map(|number| format!("/{number} x={}", number % 2)).collect();
-    publish(&server, &payloads.iter().map(String::as_str).collect::<Vec<_>>());
-    let good = receiver.first_requests_to("good", 250);
-    assert_eq!(good.iter().flat_map(event_ids).collect::<BTreeSet<_>>().len(), 250);
-    let shown = wait_for_group(&server, "push-p", "processing", 200);
-    assert_eq!((&shown["completed"], &shown["failed"]), (&json!(0), &json!(0)));
-    assert_eq!(receiver.first_requests_to("hang", 4).len(), 4);
-    let hanging = receiver.requests_so_far();
-    let hanging = hanging.iter().filter(|request| request.path == "/hang/hang");
-    assert_eq!(hanging.count(), 4, "at most four requests at once");
-}
-
-/// Publishes an event and waits until the receiver holds a request of both pushes.
-#[track_caller]
-fn receiver_hangs(server: &Server, receiver: &CallbackServer) {
-    publish(server, &["/first x=0"]);
-    receiver.first_requests_to("hang", 1);
-    receiver.first_requests_to("hang-too", 1);
-}
-
-#[test]
-fn a_receiver_that_is_down_costs_few_requests_and_no_event() {
-    let receiver = CallbackServer::start();
-    let port = receiver.port;
-    let config = push_table("p", &receiver.url("204", "p"), "");
-    drop(receiver);
-    let server = fast_broker_with(&config, "max-attempts=1");
-    let payloads: Vec<_> = (0..100).map(|number| format!("/{number}")).collect();
-    publish(&server, &payloads.iter().map(String::as_str).collect::<Vec<_>>());
-    // Four at once, and then twice as much time between them as before.
-    let requests = wait_until("three pauses", || {
-        let mut lines = 0;
-        let mut requests = 0;
-        server.process.find_line(|line| {
-            let (_, count) = line.split_once("the receiver of a push did not take: ")?;
-            lines += 1;
-            requests += count.split_once(';')?.0.parse::<u64>().unwrap();
-            assert!(count.contains("push-p: connect"), "{line}");
-            None::<()>
-        });
-        (lines >= 3).then_some(requests)
-    });
-    assert!(requests <= 60, "{requests}");
-    let receiver = CallbackServer::start_at(port);
-    let requests = receiver.first_requests(100);
-    let ids: BTreeSet<_> = requests.iter().flat_map(event_ids).collect();
-    assert_eq!(ids.len(), 100);
-    let shown = wait_for_group(&server, "push-p", "completed", 100);
-    assert_eq!((&shown["dead"], &shown["failed"]), (&json!(0), &json!(0)), "{shown}");
-}
-
-#[test]
-fn a_request_in_flight_at_a_stop_is_sent_after_the_restart() {
-    for (signal, keys) in [("KILL", ""), ("TERM", ""), ("TERM", "batch = '100ms'")] {
-        let receiver = CallbackServer::start();
-        let config = push_table("p", &receiver.url("hang,204", "p"), keys);
-        let server = fast_broker_with(&config, "max-attempts=1");
-        publish(&server, &[PAGE]);
-        receiver.first_requests(1);
-        let server = server.restart(signal, &BROKER);
-        let requests = receiver.first_requests(2);
-        let ids = [0, 1].map(|at| requests[at].header("webhook-id").to_owned());
-        assert_eq!(ids[0], ids[1], "{signal}");
-        // An interrupted attempt does not count as failed.
-        wait_for_group(&server, "push-p", "completed", 1);
-    }
-}
-
-#[test]
-fn every_event_is_pushed_with_its_id_over_kills() {
-    let kills = number_from_env("TIDINGS_PUSH_KILLS").unwrap_or(4);
-    let receiver = CallbackServer::start();
-    let config = push_table("p", &receiver.url("503,500,204", "single"), "")
-        + &push_table("batch", &receiver.url("500,204", "batch"), "batch = '100ms'");
-    let mut server = fast_broker_with(&config, "");
-    set_group(&server, "push-batch", FAST);
-    let mut published = BTreeMap::new();
-    for kill in 0..=kills {
-        let sent = receiver.requests_so_far().len();
-        let mut client = LineConnection::connect_client(server.address);
-        for number in 0..20 {
-            let payload = format!("/{kill}/{number}");
-            let answer = client.request(&format!("PUB t {payload}"));
-            let seq = answer.split(' ').nth(1).unwrap().to_owned();
-            published.insert(format!("t/{seq}"), payload);
-        }
-        if kill < kills {
-            // Before the first request, or after some of them.
-            receiver.first_requests(sent + usize::try_from(kill % 3).unwrap());
-            server = server.restart("KILL", &BROKER);
-        }
-    }
-    for name in ["single", "batch"] {
-        let pushed = wait_until("all events", || {
-            let requests = receiver.requests_so_far();
-            let requests = requests.iter().filter(|request| request.path.ends_with(name));
-            let events = requests.flat_map(events_of).collect::<BTreeSet<_>>();
-            let ids: BTreeSet<_> = events.iter().map(|(id, _)| id).collect();
-            (ids.len() == published.len()).then(|| events.clone())
-        });
-        let expected: BTreeSet<_> = published.clone().into_iter().collect();
-        assert_eq!(pushed, expected, "an id names one event");
-    }
-    for group in ["push-p", "push-batch"] {
-        let shown = wait_for_group(&server, group, "completed", published.len() as u64);
-        assert_eq!((&shown["dead"], &shown["waiting"]), (&json!(0), &json!(0)), "{shown}");
-    }
-    eprintln!("{kills} kills, {} events", published.len());
-}
-
-/// Id and payload of the events in a request.
-fn events_of(request: &CallbackRequest) -> Vec<(String, String)> {
-    let body = request.json();
-    let text = |event: &Value, key: &str| event[key].as_str().unwrap().to_owned();
-    let event = |event: &Value| (text(event, "id"), text(event, "payload"));
-    body["events"]
-        .as_array()
-        .map_or_else(|| vec![event(&body)], |all| all.iter().map(event).collect())
 }
 
 #[test]

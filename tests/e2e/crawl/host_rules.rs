@@ -1,13 +1,18 @@
 //! Rules of an operator for hosts, as the hosts see them.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::sync::{Mutex, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::support::line_connection::LineConnection;
 use crate::support::named_hosts::NamedHosts;
-use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response};
+use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
 use crate::support::process::{Process, Server, run_at, run_json_at};
+use crate::support::wait::{WAIT_TIMEOUT, wait_until};
 
 /// A broker, a crawler and an origin with these hosts.
 struct NamedCrawl {
@@ -130,4 +135,136 @@ fn a_slow_host_keeps_its_delay_over_a_restart_of_the_broker() {
     // Eight pages, and the private page of each.
     assert_eq!(counts["completed"], 16, "{counts}");
     crawl.origin.request_log().expect_polite(Duration::from_millis(400));
+}
+
+/// Hosts of the origin with parts of a page.
+const FREE: u16 = 1;
+const BLOCKED: u16 = 2;
+const PAUSED: u16 = 3;
+const NEVER: u16 = 4;
+const MOVED: u16 = 5;
+
+/// A broker and a crawler that renders all pages.
+const RENDER: [&str; 4] = ["up", "--allow-private", "--delay=0", "--render=always"];
+
+/// The URL of a path on another host of the origin.
+fn url_beside(hit: &Hit, host: u16, path: &str) -> String {
+    let port = hit.header("Host").unwrap().rsplit_once(':').unwrap().1;
+    format!("http://{}:{port}{path}", Site::host(host))
+}
+
+/// A page with scripts of these hosts and paths.
+fn page_with_scripts(hit: &Hit, scripts: &[(u16, &str)]) -> OriginResponse {
+    let script = |(host, path): &(u16, &str)| {
+        format!("<script src='{}'></script>", url_beside(hit, *host, path))
+    };
+    html_response(&scripts.iter().map(script).collect::<String>())
+}
+
+fn script() -> OriginResponse {
+    full_response("200 OK", "Content-Type: text/javascript\r\n", "1")
+}
+
+fn redirect(location: &str) -> OriginResponse {
+    full_response("302 Found", &format!("Location: {location}\r\n"), "")
+}
+
+/// Crawls the page `/p/0` of the first host in a job.
+#[track_caller]
+fn start_job(server: &Server, origin: &Origin) {
+    run_at(server, &["job", "open", "one", "max-depth=0"]).expect_code(0);
+    run_at(server, &["job", "add", "one", &origin.url(0, "/p/0")]).expect_code(0);
+    run_at(server, &["job", "close", "one"]).expect_code(0);
+}
+
+#[test]
+fn parts_of_rendered_pages_obey_rules_and_the_never_list() {
+    let origin = Origin::serve_with(Site { hosts: 6, ..Site::default() }, |hit| match &*hit.path {
+        "/p/0" => Some(page_with_scripts(
+            hit,
+            &[
+                (BLOCKED, "/part.js"),
+                (PAUSED, "/part.js"),
+                (NEVER, "/part.js"),
+                (MOVED, "/part.js"),
+                (FREE, "/private/part.js"),
+                (FREE, "/moved.js"),
+                (FREE, "/part.js"),
+            ],
+        )),
+        // The rules of one host are those of a blocked one, and so is a script.
+        "/robots.txt" if hit.host == Site::host(MOVED) => {
+            Some(redirect(&url_beside(hit, BLOCKED, "/robots.txt")))
+        }
+        "/moved.js" => Some(redirect(&url_beside(hit, BLOCKED, "/part.js"))),
+        "/part.js" => Some(script()),
+        _ => None,
+    });
+    let folder = TempDir::new().unwrap();
+    let never = format!("{}\n*/private/\n", Site::host(NEVER));
+    fs::write(folder.path().join("never.txt"), never).unwrap();
+    let never = ["--never", "never.txt"];
+    let server = Server::start_in(folder, &[&RENDER[..], &never].concat(), |_| ());
+    run_at(&server, &["host", "block", &Site::host(BLOCKED).to_string()]).expect_code(0);
+    run_at(&server, &["host", "pause", &Site::host(PAUSED).to_string()]).expect_code(0);
+    start_job(&server, &origin);
+    run_at(&server, &["job", "wait", "one"]).expect_code(0);
+    let requested = origin.request_log().0.into_iter().map(|hit| (hit.host, hit.path));
+    let expected = [
+        (0, "/robots.txt"),
+        (0, "/p/0"),
+        (FREE, "/robots.txt"),
+        (FREE, "/moved.js"),
+        (FREE, "/part.js"),
+        (MOVED, "/robots.txt"),
+    ];
+    let expected = expected.map(|(host, path)| (Site::host(host), path.to_owned()));
+    assert_eq!(requested.collect::<BTreeSet<_>>(), BTreeSet::from(expected));
+}
+
+#[test]
+fn a_block_is_answered_after_the_last_request_for_a_part() {
+    let (arrive, arrival) = mpsc::channel();
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new((arrive, gate));
+    let origin = Origin::serve_with(Site { hosts: 2, ..Site::default() }, move |hit| {
+        match &*hit.path {
+            "/p/0" => Some(page_with_scripts(hit, &[(1, "/part/1"), (1, "/part/2")])),
+            "/part/1" | "/part/2" => {
+                let (arrive, gate) = &*gate.lock().unwrap();
+                let _ = arrive.send(());
+                // Ends when the sender is dropped.
+                let _ = gate.recv();
+                Some(script())
+            }
+            _ => None,
+        }
+    });
+    let server = Server::start(&RENDER);
+    start_job(&server, &origin);
+    arrival.recv_timeout(WAIT_TIMEOUT).unwrap();
+    let address = server.address;
+    let rule = format!("key={} block=yes", Site::host(1));
+    let command = format!("GROUP rule crawlers {rule}");
+    let (answer, opened_at, answered_at) = thread::scope(|scope| {
+        let block = scope
+            .spawn(|| (LineConnection::connect_client(address).request(&command), origin.now()));
+        let mut client = LineConnection::connect_client(address);
+        wait_until("the rule is in effect", || {
+            let rules = client.request_lines("GROUP rules crawlers");
+            rules[0].contains(" block=yes").then_some(())
+        });
+        let opened_at = origin.now();
+        drop(open);
+        let (answer, answered_at) = block.join().unwrap();
+        (answer, opened_at, answered_at)
+    });
+    assert_eq!(answer, format!("+OK crawlers {rule}"));
+    assert!(answered_at > opened_at, "a request was in flight");
+    run_at(&server, &["job", "wait", "one"]).expect_code(0);
+    let log = origin.request_log();
+    let parts: Vec<_> = log.0.iter().filter(|hit| hit.host == Site::host(1)).collect();
+    let [robots, part] = parts[..] else { panic!("{parts:#?}") };
+    assert_eq!(robots.path, "/robots.txt");
+    assert!(part.end.unwrap() < answered_at, "{part:?} {answered_at:?}");
 }

@@ -2,6 +2,7 @@
 
 mod browser;
 mod dashboard;
+mod dashboards;
 pub(crate) mod disk_faults;
 mod history;
 mod live;

@@ -55,3 +55,20 @@ fn a_header_adds_a_trace_context_where_there_is_none() {
         [&traced, &own, "a text", "/a size=1", &own, "a text", "/a size=1", &own, "a text"];
     assert_eq!(http.events("t"), events);
 }
+
+// PROTOCOL: P6
+#[test]
+fn log_records_about_a_page_have_its_trace_id() {
+    let site = Origin::serve(Site::default());
+    let server = Server::start_up(&["--allow-private", "--log-json"]);
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let http = HttpClient::new(&server);
+    let page = site.url(0, "/p/0");
+    // A page that is watched as a feed, and is none.
+    let body = format!("{page} every=1h feed=10m-1d traceparent=00-{trace}-b7ad6b7169203331-01\n");
+    let words = ["--header", "content-type: text/plain", "--data-binary", &body];
+    assert_eq!(http.request("POST", "/topics/new-url", &words).status, 200);
+    let line = server.process.wait_for_line_with(&page);
+    let record: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(record["span"]["trace_id"], trace, "{line}");
+}

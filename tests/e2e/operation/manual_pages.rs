@@ -44,7 +44,7 @@ fn man_shows_each_page_with_its_flags() {
         Process::start(&mut man).finish().expect_code(0).stdout().join("\n")
     };
     let helps = help_texts();
-    assert_eq!(pages.len(), helps.len() + 1, "a page for each command, and the file");
+    assert_eq!(pages.len(), helps.len() + 2, "each command, the file, the protocol");
     for (command, help) in &helps {
         let page = show(&format!("man1/{}.1", command.replace(' ', "-")));
         assert!(page.contains("NAME") && page.contains("SYNOPSIS"), "{command}: {page}");
@@ -57,6 +57,10 @@ fn man_shows_each_page_with_its_flags() {
         assert!(page.contains(key), "no {key}: {page}");
     }
     assert!(!page.contains("yes = "), "it has no key");
+    let page = show("man7/tidings-protocol.7");
+    for text in ["11. Commands", "TOUCH <id> [over=yes|no]", "[S3] The first line decides."] {
+        assert!(page.contains(text), "no {text}: {page}");
+    }
 }
 
 #[test]

@@ -151,6 +151,19 @@ fn once_prints_text_and_an_object() {
     let object = &run_json_at(&server, &["top", "--once"])[0];
     assert_eq!((&object["jobs"][0]["job"], &object["well"]), (&json!("docs"), &json!(true)));
     assert_eq!(object["jobs"][0]["group"], json!("crawlers"));
+    for page in ["http://a.example/1", "http://a.example/2", "http://b.example/"] {
+        assert!(client.request(&format!("PUB new-url {page}")).starts_with("+OK"));
+    }
+    wait_for_waiting_entries(&server, 3);
+    let hosts = &run_json_at(&server, &["top", "--once"])[0]["hosts"];
+    let mut keys = run_json_at(&server, &["group", "keys"]);
+    assert_eq!((&keys[0]["key"], &keys[0]["waiting"]), (&json!("a.example"), &json!(2)));
+    for (host, key) in hosts.as_array().unwrap().iter().zip(&mut keys) {
+        key["group"] = json!("crawlers");
+        key["text"] = host["text"].clone();
+        assert!(host["text"].as_str().unwrap().contains("no worker takes tasks"), "{host}");
+    }
+    assert_eq!(hosts, &json!(keys));
 }
 
 #[test]

@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use serde_json::Value;
 
 use crate::access::tokens::{broker, logged_in};
 use crate::queue::groups::wait_for_waiting_entries;
 use crate::support::http_client::HttpClient;
-use crate::support::line_connection::LineConnection;
+use crate::support::line_connection::{LineConnection, value};
 use crate::support::nc::run_nc;
 use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
+use crate::support::wait::wait_until;
 
 /// A broker with this many waiting URLs, each of its own host.
 #[track_caller]
@@ -31,19 +34,20 @@ fn server_with_urls(count: u64, attributes: &str) -> Server {
     server
 }
 
-/// The first words of the lines of a walk with `nc`, a connection for each part.
+/// The lines of a walk with `nc`, a connection for each part. `between` is called after each part.
 #[track_caller]
-fn walk(server: &Server, command: &str) -> Vec<String> {
-    let (mut words, mut after) = (Vec::new(), Some("0".to_owned()));
+fn walk(server: &Server, command: &str, limit: u32, mut between: impl FnMut()) -> Vec<String> {
+    let (mut listed, mut after) = (Vec::new(), Some("0".to_owned()));
     while let Some(from) = after {
-        let answer = run_nc(server.address, format!("{command} limit=99 after={from}\nQUIT\n"));
-        let lines = answer.iter().filter_map(|line| line.strip_prefix("+ "));
-        words.extend(lines.map(|line| line.split(' ').next().unwrap().to_owned()));
+        let command = format!("{command} limit={limit} after={from}\nQUIT\n");
+        let answer = run_nc(server.address, command);
+        listed.extend(answer.iter().filter_map(|line| line.strip_prefix("+ ")).map(str::to_owned));
         let end = answer.iter().find(|line| line.contains(" listed=")).unwrap();
         assert!(!end.contains("matched="), "{end}");
         after = end.split(" next=").nth(1).map(str::to_owned);
+        between();
     }
-    words
+    listed
 }
 
 // PROTOCOL: G11, G12
@@ -66,12 +70,129 @@ fn nc_walks_over_each_list() {
         ("JOB ls", 120),
         ("GROUP members crawlers", 3),
     ] {
-        let listed = walk(&server, command);
-        let different: BTreeSet<_> = listed.iter().collect();
+        let listed = walk(&server, command, 99, || ());
+        let different: BTreeSet<_> = listed.iter().map(|line| line.split(' ').next()).collect();
         assert_eq!((listed.len(), different.len()), (count, count), "{command}: {listed:?}");
     }
-    assert_eq!(walk(&server, "GROUP tasks crawlers match=/7/").len(), 25);
-    assert_eq!(walk(&server, "GROUP schedules crawlers match=http://h7").len(), 11);
+    for (command, count) in
+        [("GROUP tasks crawlers match=/7/", 25), ("GROUP schedules crawlers match=http://h7", 11)]
+    {
+        assert_eq!(walk(&server, command, 99, || ()).len(), count);
+    }
+}
+
+/// Items of each list that stay.
+const STAYING: usize = 40;
+
+/// Changes lists: items with other names than those that stay come and go.
+struct Changes {
+    address: SocketAddr,
+    client: LineConnection,
+    round: usize,
+    member: Option<LineConnection>,
+}
+
+impl Changes {
+    /// Adds items to each list, and removes those of the round before.
+    fn next_round(&mut self) {
+        let (old, new) = (self.round, self.round + 1);
+        self.round = new;
+        let mut commands = vec![
+            format!("JOB cancel n{old}"),
+            format!("JOB delete n{old}"),
+            format!("JOB open n{new}"),
+            format!("GROUP drop crawlers match=http://n{old}-"),
+            format!("GROUP retry crawlers match=http://n{new}-"),
+        ];
+        for n in 0..4 {
+            commands.push(format!("PUB new-url http://n{new}-{n}.example/ every=1h"));
+            commands.push(format!("PUB new-url http://n{old}-{n}.example/ every=0"));
+        }
+        for command in commands {
+            self.client.request(&command);
+        }
+        self.member = Some(join(self.address, &format!("n{new}"), 0));
+        // The worker has taken what was added.
+        wait_until("the worker", || {
+            let shown = self.client.request("GROUP show crawlers");
+            (value(&shown, "waiting") == (2 * STAYING).to_string()).then_some(())
+        });
+    }
+}
+
+#[track_caller]
+fn join(address: SocketAddr, name: &str, credit: u32) -> LineConnection {
+    let mut member = LineConnection::connect_client(address);
+    member.request(&format!("HELLO name={name}"));
+    let joined = member.request(&format!("JOIN crawlers credit={credit}"));
+    assert!(joined.starts_with("+OK"), "{joined}");
+    member
+}
+
+/// A worker meanwhile ends tasks, every second one as a dead letter.
+// PROTOCOL: G11
+#[test]
+fn a_walk_meets_what_stays_once_while_other_items_come_and_go() {
+    let server = Server::start_broker();
+    let address = server.address;
+    let mut client = LineConnection::connect_client(address);
+    let mut commands = vec![
+        "GROUP set crawlers delay=0".to_owned(),
+        "JOB open paused scope=any".to_owned(),
+        "JOB pause paused".to_owned(),
+    ];
+    for n in 0..STAYING {
+        commands.push(format!("PUB new-url http://d{n}.example/"));
+        commands.push(format!("PUB new-url http://k{n}.example/ job=paused"));
+        commands.push(format!("PUB new-url http://s{n}.example/ every=1h after=1h"));
+        commands.push(format!("JOB open j{n}"));
+    }
+    for command in commands {
+        let answer = client.request(&command);
+        assert!(answer.starts_with("+OK"), "{command}: {answer}");
+    }
+    let mut worker = join(address, "worker", 1000);
+    for _ in 0..STAYING {
+        let id = worker.next_task().unwrap();
+        worker.send(format!("NACK {id} retry=no\n"));
+    }
+    let worker = thread::spawn(move || {
+        let mut fails = false;
+        while let Some(id) = worker.next_task() {
+            let answer = if fails { "NACK" } else { "ACK" };
+            let end = if fails { "retry=no" } else { "outcome=done" };
+            worker.send(format!("{answer} {id} {end}\n"));
+            fails = !fails;
+        }
+    });
+    let _members: Vec<_> = (0..STAYING).map(|n| join(address, &format!("m{n}"), 0)).collect();
+
+    let mut changes = Changes { address, client, round: 0, member: None };
+    let url = |kind: &str, n| format!("http://{kind}{n}.example/");
+    let lists: [(_, &dyn Fn(usize) -> String); 7] = [
+        ("GROUP tasks crawlers", &|n| url("k", n)),
+        ("GROUP tasks crawlers", &|n| url("s", n)),
+        ("GROUP tasks crawlers state=dead", &|n| url("d", n)),
+        ("GROUP keys crawlers", &|n| format!("k{n}.example")),
+        ("GROUP schedules crawlers", &|n| url("s", n)),
+        ("GROUP members crawlers", &|n| format!("name=m{n}")),
+        ("JOB ls", &|n| format!("j{n}")),
+    ];
+    for (command, name_of) in lists {
+        let listed = walk(&server, command, 8, || changes.next_round());
+        for name in (0..STAYING).map(name_of) {
+            let lines = listed.iter().filter(|line| line.split(' ').any(|word| word == name));
+            assert_eq!(lines.count(), 1, "{command}: {name} in {listed:#?}");
+        }
+        if command.starts_with("GROUP tasks") {
+            let ids = listed.iter().map(|line| line.split(' ').next().unwrap().parse::<u64>());
+            assert!(ids.map(Result::unwrap).is_sorted_by(|one, next| one < next), "{listed:#?}");
+        }
+    }
+    let shown = changes.client.request("GROUP show crawlers");
+    assert!(value(&shown, "completed").parse::<u64>().unwrap() > 20, "{shown}");
+    drop(server);
+    worker.join().unwrap();
 }
 
 // PROTOCOL: G11

@@ -131,6 +131,17 @@ impl LineConnection {
         }
     }
 
+    /// Reads up to the next task, and returns its id; `None` if the broker has closed.
+    #[track_caller]
+    pub(crate) fn next_task(&mut self) -> Option<String> {
+        loop {
+            let line = self.try_read_line()?;
+            if let Some(rest) = line.strip_prefix("TASK ") {
+                return rest.split(' ').next().map(str::to_owned);
+            }
+        }
+    }
+
     /// Reads all lines until the broker closes.
     #[track_caller]
     pub(crate) fn read_to_end(&mut self) -> Vec<String> {

@@ -12,7 +12,7 @@ use crate::Group;
 use crate::entry::{Admission, Entry, JobNumber, Lease};
 use crate::frontier::circuit::RequestEnd;
 use crate::frontier::lane::Lane;
-use crate::jobs::HostEntry;
+use crate::jobs::{HostEntry, Job};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::{Decision, EventEffect, GroupRecord};
@@ -162,13 +162,18 @@ impl Group {
             }
             Decision::JobCancelled { number } => self.jobs.cancel(*number),
             Decision::JobSet { number, time_until, settings } => {
-                if self.jobs.change(*number, settings, *time_until) {
+                let was_pinned_out = self.jobs.find(*number).is_some_and(Job::is_pinned_out);
+                let has_other_limit = self.jobs.change(*number, settings, *time_until);
+                if has_other_limit {
                     self.recount_hosts_of(*number);
                 }
                 if let Some(job) = self.jobs.find(*number) {
                     self.frontier.block(*number, job.is_blocked());
+                    // Other settings do not decide whether the job takes turns.
+                    if has_other_limit || job.is_pinned_out() != was_pinned_out {
+                        self.refresh_keys_of(*number, now);
+                    }
                 }
-                self.refresh_keys_of(*number, now);
             }
             Decision::JobPaused { number, paused } => {
                 // A paused job takes no turns on the keys of its entries.

@@ -137,15 +137,7 @@ impl Group {
         let key = self.config.key_of_url(&url).ok_or_else(|| {
             conflict("a group with key=attr:<name> takes seeds only as events with this attribute")
         })?;
-        if let Some(rule) = self.frontier.rules().of(key).filter(|rule| rule.block) {
-            return Err(conflict(format!("the rule {} blocks {key}", rule.pattern())));
-        }
-        if self.never_list.covers(&url) {
-            return Err(conflict(format!(
-                "{} may not be requested: it is on the never-list",
-                url.as_str()
-            )));
-        }
+        self.check_request(&url, |rule| rule.block)?;
         if self.is_full() {
             let text = "the group is full; add the seed again when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));

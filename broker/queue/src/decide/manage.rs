@@ -88,10 +88,11 @@ impl Group {
             );
             return Err(ProtocolError::new(Code::Busy, text));
         }
-        // Those of `JOB set` stay, so that a command that opens the job is repeatable. `hold=`
-        // counts only when the pass begins, and changes none of its pages.
+        // Those of `JOB set` stay, so that a command that opens the job is repeatable. `hold=` and
+        // `traceparent=` count only when the pass begins, and change none of its pages.
         let opened = job.opened_settings();
-        if *opened != (JobSettings { hold: opened.hold, ..settings.clone() }) {
+        let (hold, traceparent) = (opened.hold, opened.traceparent.clone());
+        if *opened != (JobSettings { hold, traceparent, ..settings.clone() }) {
             let text = format!("{} with other settings", self.job_status(job));
             return Err(ProtocolError::new(Code::Exists, text));
         }

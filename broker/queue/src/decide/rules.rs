@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use tidings_protocol::status::{Answer, RuleStatus};
-use tidings_protocol::{CanonicalUrl, Code, KeyKind, ProtocolError, RuleSettings, bad_argument};
+use tidings_protocol::{
+    CanonicalUrl, Code, KeyKind, ProtocolError, RuleSettings, TaskId, bad_argument,
+};
 
-use crate::entry::{EndReason, EntryId, Key};
+use crate::entry::{EndReason, Entry, EntryId, Key};
 use crate::frontier::keys::KeyId;
 use crate::frontier::rules::KeyRule;
 use crate::moment::Moment;
@@ -26,6 +28,8 @@ pub(crate) struct RuleWaiter {
     status: RuleStatus,
     /// Keys that a rule held, with requests in flight.
     busy: Vec<KeyId>,
+    /// Tasks that may be requesting parts of their pages from such keys: their entries and attempts.
+    tasks: Vec<(EntryId, u32)>,
 }
 
 impl Group {
@@ -125,13 +129,83 @@ impl Group {
     fn answer_rule(&mut self, requester: Requester, rule: &KeyRule, now: Moment) -> Option<Answer> {
         let (group, fields) = (self.name.to_string(), rule.fields(now));
         let status = RuleStatus { group, key: rule.pattern(), fields };
-        let mut busy = self.frontier.keys().matching(&rule.name, rule.below);
-        busy.retain(|key| self.is_held_and_busy(*key));
-        if busy.is_empty() {
+        // Each request in flight belongs to an entry that a member holds.
+        let held = self.leases.members().iter().flat_map(|(_, member)| member.held());
+        let keys = held.map(|entry| self.frontier.get(entry).gate());
+        let keys = keys.filter(|key| rule.is_about(self.frontier.keys()[*key].name()));
+        let busy: Vec<KeyId> = keys.filter(|key| self.is_held_and_busy(*key)).collect();
+        let tasks = self.tasks_with_parts(rule);
+        if busy.is_empty() && tasks.is_empty() {
             return Some(status.into());
         }
-        self.rule_waiters.push(RuleWaiter { requester, status, busy });
+        self.rule_waiters.push(RuleWaiter { requester, status, busy, tasks });
         None
+    }
+
+    /// Returns the tasks that may be requesting parts of their pages from keys of this rule that are
+    /// held now.
+    fn tasks_with_parts(&self, rule: &KeyRule) -> Vec<(EntryId, u32)> {
+        let rules = self.frontier.rules();
+        let is_held = |key: &str| rule.is_about(key) && rules.of(key).is_some_and(|of| of.holds());
+        let in_force = rules.named(&rule.name, rule.below).or_else(|| rules.of(&rule.name));
+        let holds = in_force.is_some_and(|rule| rule.holds());
+        let held = self.leases.expiries().map(|(_, id)| &self.frontier.get(id).entry);
+        let requesting = held.filter(|entry| {
+            // What an earlier run has permitted is unknown.
+            let is_unknown = holds && entry.lease().is_some_and(|lease| lease.run != self.run);
+            is_unknown || self.frontier.parts.include(entry.admitted.id, is_held)
+        });
+        let tasks = requesting.map(|entry| (entry.admitted.id, entry.releases));
+        tasks.filter(|task| self.is_requesting(*task)).collect()
+    }
+
+    /// Reports whether the request of a task, or one for a part of its page, may be in flight.
+    fn is_requesting(&self, (id, attempt): (EntryId, u32)) -> bool {
+        let entry = self.frontier.find(id).map(|live| &live.entry);
+        let lease = entry.filter(|entry| entry.releases == attempt).and_then(Entry::lease);
+        lease.is_some_and(|lease| !lease.request_over)
+    }
+
+    /// Permits a request for a part of the page of a task, unless a rule or the never-list forbids
+    /// it.
+    pub(crate) fn permit_part(
+        &mut self,
+        requester: Requester,
+        task: &TaskId,
+        url: &str,
+    ) -> Result<(), ProtocolError> {
+        let id = self.held_entry(requester, task)?;
+        let url = CanonicalUrl::parse(url)
+            .map_err(|error| bad_argument(format!("part={url}: {error}")))?;
+        self.check_request(&url, KeyRule::holds)?;
+        if !self.is_requesting((id, task.attempt)) {
+            let text = format!("{task} has reported the end of its requests");
+            return Err(ProtocolError::new(Code::Conflict, text));
+        }
+        if let Some(key) = self.config.key_of_url(&url) {
+            self.frontier.parts.begin(id, key);
+        }
+        Ok(())
+    }
+
+    /// Checks that neither such a rule nor the never-list forbids to request a URL.
+    pub(crate) fn check_request(
+        &self,
+        url: &CanonicalUrl,
+        forbids: impl Fn(&KeyRule) -> bool,
+    ) -> Result<(), ProtocolError> {
+        let conflict = |text| Err(ProtocolError::new(Code::Conflict, text));
+        if let Some(key) = self.config.key_of_url(url)
+            && let Some(rule) = self.frontier.rules().of(key).filter(|rule| forbids(rule))
+        {
+            let verb = if rule.block { "blocks" } else { "pauses" };
+            return conflict(format!("the rule {} {verb} {key}", rule.pattern()));
+        }
+        if self.never_list.covers(url) {
+            let url = url.as_str();
+            return conflict(format!("{url} may not be requested: it is on the never-list"));
+        }
+        Ok(())
     }
 
     /// Answers the commands for which no request is in flight any more.
@@ -139,10 +213,12 @@ impl Group {
         let mut waiters = std::mem::take(&mut self.rule_waiters);
         waiters.retain_mut(|waiter| {
             waiter.busy.retain(|key| self.is_held_and_busy(*key));
-            if waiter.busy.is_empty() {
+            waiter.tasks.retain(|task| self.is_requesting(*task));
+            let is_over = waiter.busy.is_empty() && waiter.tasks.is_empty();
+            if is_over {
                 self.answer(waiter.requester, Ok(waiter.status.clone().into()));
             }
-            !waiter.busy.is_empty()
+            !is_over
         });
         self.rule_waiters = waiters;
     }

@@ -38,6 +38,10 @@ impl Group {
             TaskAction::Touch { request_ended } => {
                 self.touch(requester, &task, request_ended, rest, now)
             }
+            TaskAction::Part { url } => {
+                self.permit_part(requester, &task, &url)?;
+                self.touch(requester, &task, false, rest, now)
+            }
         }
     }
 

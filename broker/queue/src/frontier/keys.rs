@@ -6,7 +6,7 @@ use std::ops::{Index, IndexMut};
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::key_queue::KeyQueue;
-use super::rules::KeyRules;
+use super::rules::{KeyRules, is_named};
 use crate::entry::Key;
 
 /// Approximate memory of a key, with its text and its places in the indexes.
@@ -163,10 +163,7 @@ impl Keys {
             return self.find(name).into_iter().collect();
         }
         let mut ids = self.ids();
-        ids.retain(|id| {
-            let above = self[*id].name().strip_suffix(name);
-            above.is_some_and(|above| above.is_empty() || above.ends_with('.'))
-        });
+        ids.retain(|id| is_named(self[*id].name(), name, below));
         ids
     }
 

@@ -21,6 +21,7 @@ pub(crate) mod key_queue;
 pub(crate) mod keys;
 pub(crate) mod lane;
 mod loading;
+mod parts;
 pub(crate) mod release_order;
 pub(crate) mod rules;
 pub(crate) mod runs;
@@ -40,6 +41,7 @@ use self::key_queue::{KeyState, NextEntry};
 use self::keys::{KeyId, Keys};
 use self::lane::Lane;
 use self::loading::LoadingKeys;
+use self::parts::PartRequests;
 use self::release_order::{ReadyClass, ReadyKeys};
 pub(crate) use self::turns::{Turns, next_entry};
 use crate::config::GroupConfig;
@@ -107,6 +109,8 @@ pub(crate) struct Frontier {
     /// for each order of release.
     loading: [LoadingKeys; 2],
     wakes: Timers<Wake>,
+    /// Further requests of held entries.
+    pub(crate) parts: PartRequests,
     rng: fastrand::Rng,
 }
 
@@ -123,6 +127,7 @@ impl Frontier {
             ready: [ReadyKeys::new(false), ReadyKeys::new(true)],
             loading: Default::default(),
             wakes: Timers::default(),
+            parts: PartRequests::default(),
             rng: fastrand::Rng::with_seed(seed),
         }
     }
@@ -519,6 +524,7 @@ impl Frontier {
         let live = &self.active[&id];
         let gate = live.gate();
         let over = live.entry.lease().is_some_and(|lease| lease.request_over);
+        self.parts.end(id);
         let queue = &mut self.keys[gate];
         match (over, end) {
             (true, _) => queue.apply_rest(now, rest),

@@ -42,6 +42,11 @@ impl KeyRule {
         if self.below { format!("*.{}", self.name) } else { self.name.to_string() }
     }
 
+    /// Reports whether a key has its name, or a name below.
+    pub(crate) fn is_about(&self, key: &str) -> bool {
+        is_named(key, &self.name, self.below)
+    }
+
     /// Returns what it says, for a client.
     pub(crate) fn fields(&self, now: Moment) -> RuleFields {
         RuleFields {
@@ -58,6 +63,12 @@ impl KeyRule {
     pub(crate) fn holds(&self) -> bool {
         self.block || self.pause
     }
+}
+
+/// Reports whether a key has a name; with `below`, or a name below.
+pub(super) fn is_named(key: &str, name: &str, below: bool) -> bool {
+    let above = key.strip_suffix(name);
+    above.is_some_and(|above| above.is_empty() || below && above.ends_with('.'))
 }
 
 /// What a group remembers of rules that may have ended.

@@ -8,8 +8,8 @@ use tidings_protocol::status::{
     self, DurationMs, JobEnd, JobEndReason, JobResult, JobStatus, PassCounts,
 };
 use tidings_protocol::{
-    CanonicalUrl, JobName, Outcome, ProtocolError, Render, RenderRule, Seq, TopicName, UrlFilter,
-    bad_argument, duration_within, whole_number,
+    CanonicalUrl, JobName, Outcome, ProtocolError, Render, RenderRule, Seq, TRACEPARENT, TopicName,
+    UrlFilter, bad_argument, duration_within, is_traceparent, whole_number,
 };
 
 use super::counts::{count_end, count_outcome, unfinished};
@@ -44,6 +44,8 @@ pub struct JobSettings {
     /// URL that receives a request when the pass is done, in canonical form. It is part of the
     /// announcement.
     pub callback: Option<Box<str>>,
+    /// The trace context of the pass. It is part of the announcement.
+    pub traceparent: Option<Box<str>>,
 }
 
 /// The longest `callback=`, in bytes.
@@ -84,10 +86,17 @@ impl JobSettings {
                     };
                 }
                 "callback" => parsed.callback = Some(parse_callback(value)?),
+                TRACEPARENT if is_traceparent(value) => parsed.traceparent = Some(value.into()),
+                TRACEPARENT => {
+                    return Err(bad_argument(format!(
+                        "traceparent={value}: expected a trace context such as \
+                         00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+                    )));
+                }
                 _ => {
                     return Err(bad_argument(format!(
                         "no job setting {name}; the settings are scope, include, exclude, render, \
-                         max-depth, max-pages, max-per-host, max-time, hold, callback"
+                         max-depth, max-pages, max-per-host, max-time, hold, callback, traceparent"
                     )));
                 }
             }
@@ -157,6 +166,9 @@ impl JobSettings {
         }
         if let Some(url) = &self.callback {
             let _ = write!(words, " callback={url}");
+        }
+        if let Some(trace) = &self.traceparent {
+            let _ = write!(words, " {TRACEPARENT}={trace}");
         }
         words
     }
@@ -525,6 +537,7 @@ impl Job {
             reason: is_empty.then_some(JobEndReason::Empty),
             counts: self.counts,
             callback: self.callback(),
+            traceparent: self.settings.traceparent.as_deref().map(str::to_owned),
             ..JobEnd::default()
         }
     }

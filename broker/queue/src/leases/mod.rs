@@ -142,8 +142,7 @@ impl Leases {
         self.expiries.pop(now)
     }
 
-    /// Returns the expiries, the earliest first.
-    #[cfg(any(test, feature = "fuzzing"))]
+    /// Returns the expiries, the earliest first: one for each held entry.
     pub(crate) fn expiries(&self) -> impl Iterator<Item = (Moment, EntryId)> {
         self.expiries.iter().copied()
     }

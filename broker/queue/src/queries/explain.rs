@@ -113,9 +113,9 @@ impl Group {
 
     /// Explains a key as written, or else in lower case, as hosts are.
     fn explain_key(&self, key: &str, now: Moment) -> Result<Answer, ProtocolError> {
-        let lower = key.to_ascii_lowercase();
-        let explained = self.explain_exact_key(key, now);
-        explained.or_else(|| self.explain_exact_key(&lower, now)).ok_or_else(|| {
+        let lower = Some(key.to_ascii_lowercase()).filter(|lower| lower != key);
+        let explain_lower = || self.explain_exact_key(&lower?, now);
+        self.explain_exact_key(key, now).or_else(explain_lower).ok_or_else(|| {
             let text = format!(
                 "nothing waits for {key} in group {}, nothing is scheduled, and the key does not rest",
                 self.name

@@ -23,6 +23,12 @@ const UNREAD_MAX: usize = 1000;
 const FRONTIER: [TaskState; 4] =
     [TaskState::Pending, TaskState::Retry, TaskState::Queued, TaskState::Processing];
 
+/// The states that an entry has which waits for its turn, not for its time.
+const WAITING: [TaskState; 2] = [TaskState::Pending, TaskState::Queued];
+
+/// The work of finding out which of [`WAITING`] an entry has. Looking at an entry is 1.
+const STATE_WORK: usize = 4;
+
 /// Entries for an answer to `GROUP tasks`.
 #[derive(Debug)]
 pub(crate) struct SelectedTasks {
@@ -112,11 +118,13 @@ impl Group {
         let after = range.after.unwrap_or(0).max(selection.entry.map_or(0, |id| id - 1));
         let upto = selection.entry.unwrap_or(EntryId::MAX);
         let entries = self.frontier.entries_above(after).take_while(|(id, _)| *id <= upto);
+        let is_wanted = WAITING.map(|state| states.contains(&state));
+        let state_work = if is_wanted[0] == is_wanted[1] { 0 } else { STATE_WORK };
         let (mut fitting, mut unread, mut last, mut spent) = (0, 0, after, 0);
         for (id, entry) in entries {
             let is_full = fitting > range.limit;
             let may_look = spent < self.config.looked_at_max;
-            spent += match_work(patterns, self.text_len(entry));
+            spent += state_work + match_work(patterns, self.text_len(entry));
             match may_look.then(|| self.fit_of(&selector, states, entry)) {
                 Some(Fit::No) => {}
                 Some(Fit::Yes) if !is_full => {
@@ -221,14 +229,15 @@ impl Group {
         match entry {
             AnyEntry::Active(live) => {
                 let fits = self.fits(selector, &live.entry)
-                    && is_one_of(states, &FRONTIER, || self.state_of(live, queued));
+                    && is_one_of(states, possible_states(&live.entry), || {
+                        self.state_of(live, queued)
+                    });
                 if fits { Fit::Yes } else { Fit::No }
             }
             AnyEntry::Dormant(dormant) => {
-                let possible = [TaskState::Pending, TaskState::Queued];
                 let fits = (selection.key.is_none() || *key == Some(dormant.key))
                     && job.is_none_or(|job| dormant.job() == Some(job))
-                    && is_one_of(states, &possible, || self.state_of_dormant(&dormant, queued));
+                    && is_one_of(states, &WAITING, || self.state_of_dormant(&dormant, queued));
                 let texts = self.frontier.dormant();
                 match &selection.matching {
                     _ if !fits => Fit::No,
@@ -302,20 +311,13 @@ impl Group {
     }
 
     fn state_of(&self, live: &ActiveEntry, queued: &QueuedEntries) -> TaskState {
-        match live.entry.state {
-            EntryState::Held(_) => TaskState::Processing,
-            EntryState::Waiting
-                if self.is_queued(
-                    live.entry.admitted.id,
-                    live.entry.admitted.needs_render(),
-                    live.gate(),
-                    queued,
-                ) =>
-            {
+        let admitted = &live.entry.admitted;
+        match *possible_states(&live.entry) {
+            [state] => state,
+            _ if self.is_queued(admitted.id, admitted.needs_render(), live.gate(), queued) => {
                 TaskState::Queued
             }
-            EntryState::Delayed if live.entry.failures + live.entry.losses > 0 => TaskState::Retry,
-            EntryState::Waiting | EntryState::Delayed => TaskState::Pending,
+            _ => TaskState::Pending,
         }
     }
 
@@ -389,14 +391,25 @@ impl Group {
     }
 }
 
+/// The states that an active entry may have, without a look at its key.
+fn possible_states(entry: &Entry) -> &'static [TaskState] {
+    match entry.state {
+        EntryState::Held(_) => &[TaskState::Processing],
+        EntryState::Delayed if entry.failures + entry.losses > 0 => &[TaskState::Retry],
+        EntryState::Delayed => &[TaskState::Pending],
+        EntryState::Waiting => &WAITING,
+    }
+}
+
 /// Reports whether the state of an entry is one of `states`. To find out the state may take longer
-/// than all else, so it is left out if `states` has all `possible` ones.
+/// than all else, so it is left out if `states` has all `possible` ones, or none of them.
 fn is_one_of(
     states: &[TaskState],
     possible: &[TaskState],
     state: impl FnOnce() -> TaskState,
 ) -> bool {
-    possible.iter().all(|state| states.contains(state)) || states.contains(&state())
+    let is_in = |state: &TaskState| states.contains(state);
+    possible.iter().any(is_in) && (possible.iter().all(is_in) || is_in(&state()))
 }
 
 /// Reports whether one of the patterns matches the URL of an entry, or the first word of a payload

@@ -10,6 +10,9 @@ use crate::frontier::key_queue::KeyQueue;
 use crate::frontier::keys::KeyId;
 use crate::moment::Moment;
 
+/// The work of looking at a key that is compared with others. Looking at an entry is 1.
+const COMPARED_WORK: usize = 2;
+
 impl Group {
     /// Lists the keys with waiting entries, those first that take longest because of their delays;
     /// or a part of a walk over them, by their places; or a single key.
@@ -34,7 +37,7 @@ impl Group {
             let (keys, next) = self.walk(keys.above(*after), *limit, |_| 1, waits);
             (keys.into_iter().flatten().collect(), None, next)
         } else {
-            let (all, rest) = self.walk(keys.above(0), usize::MAX, |_| 1, waits);
+            let (all, rest) = self.walk(keys.above(0), usize::MAX, |_| COMPARED_WORK, waits);
             let matched = rest.is_none().then_some(all.len());
             (self.busiest(all.into_iter().flatten(), *limit, now), matched, None)
         };

@@ -213,6 +213,12 @@ impl Bench {
         self.feed(Input::Reply { requester: worker.requester(), reply });
     }
 
+    /// `TOUCH <task> part=<url>`
+    pub(crate) fn part(&mut self, worker: Worker, task: &TaskId, url: &str) {
+        let reply = reply_of(task, TaskAction::Part { url: url.into() }, NO_HOLD).into();
+        self.feed(Input::Reply { requester: worker.requester(), reply });
+    }
+
     /// The only task since the last call.
     #[track_caller]
     pub(crate) fn task(&mut self) -> TaskMessage {

@@ -14,6 +14,7 @@ mod key_rules;
 mod lists;
 mod never_list;
 mod operate;
+mod page_parts;
 mod page_ready;
 mod render;
 mod repairs;

@@ -12,7 +12,7 @@ fn bench() -> Bench {
 }
 
 impl Bench {
-    fn never(&mut self, list: &str) {
+    pub(super) fn never(&mut self, list: &str) {
         self.group.set_never_list(NeverList::parse(list.as_bytes()).unwrap().into());
     }
 

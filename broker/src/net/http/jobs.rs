@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::routing::{MethodRouter, post};
 use serde_json::json;
 use tidings_protocol::status::Status;
-use tidings_protocol::{Command, JobAction, JobCommand, JobName};
+use tidings_protocol::{Command, JobAction, JobCommand, JobName, TRACEPARENT};
 
 use super::client::ConnectedClient;
 use super::error::{HttpResult, bad_request};
@@ -19,6 +19,7 @@ use super::json_fields::{
 };
 use super::json_objects::{JsonResponse, object};
 use super::manage::{ClientExtension, JsonResult, list_object};
+use super::publish::traceparent_of;
 use super::request_input::{NamedRequest, QueryParams};
 use super::{HttpState, with_timeout};
 use crate::access::{Action, Identity};
@@ -97,7 +98,8 @@ pub(super) async fn open(
     };
     let urls = take_words(&mut object, "urls", SEEDS_MAX)?.unwrap_or_default();
     let settings = to_settings(&object, JOB_SETTINGS)?;
-    let settings = [as_pairs(&settings), group_param(&params)].concat();
+    let mut settings = [as_pairs(&settings), group_param(&params)].concat();
+    settings.extend(traceparent_of(&headers).map(|trace| (TRACEPARENT, trace)));
     // All checks come before `open`, so a rejected request creates no job.
     client.check_commands(&add_commands(&name, &urls, &group_param(&params)))?;
     if !close {

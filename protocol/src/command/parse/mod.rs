@@ -234,18 +234,23 @@ fn nack(rest: &str) -> Parsed<'_> {
 
 fn touch(rest: &str) -> Parsed<'_> {
     let (task, rest) = argument(rest, "TOUCH needs a task: TOUCH <id> [over=yes]")?;
-    let (mut over, mut hold) = (None, KeyRest::default());
+    let (mut over, mut part, mut hold) = (None, None, KeyRest::default());
     for option in options(rest) {
         match option? {
             ("over", value) => set(&mut over, "over", yes_or_no("over", value)?)?,
+            ("part", value) => set(&mut part, "part", value.to_owned())?,
             ("not-before", value) => set_duration(&mut hold.not_before_ms, "not-before", value)?,
             ("pace", value) => set_duration(&mut hold.pace_ms, "pace", value)?,
             (key, _) => {
-                return Err(unknown_option("TOUCH", key, &["over", "not-before", "pace"]));
+                return Err(unknown_option("TOUCH", key, &["over", "part", "not-before", "pace"]));
             }
         }
     }
-    let action = TaskAction::Touch { request_ended: over.unwrap_or(false) };
+    let action = match (part, over) {
+        (Some(url), None) => TaskAction::Part { url },
+        (Some(_), Some(_)) => return Err(bad_argument("part= cannot be combined with over=")),
+        (None, over) => TaskAction::Touch { request_ended: over.unwrap_or(false) },
+    };
     Ok(reply(task, action, hold, TaskReport::default()))
 }
 

@@ -212,7 +212,11 @@ fn acks() {
     ] {
         refused(&format!("ACK crawlers:7.42.1 {option}"), Code::BadArgument, says);
     }
-    refused("TOUCH crawlers:7.42.1 status=200", Code::BadArgument, "over=, not-before=, pace=");
+    refused(
+        "TOUCH crawlers:7.42.1 status=200",
+        Code::BadArgument,
+        "over=, part=, not-before=, pace=",
+    );
     refused("ACK", Code::BadArgument, "ACK <id>");
     refused("ACK crawlers:7.42.1 outcome=Done", Code::BadArgument, "done, redirect, failed");
     refused("ACK crawlers:7.42.1 pace=5", Code::BadArgument, "250ms");
@@ -264,7 +268,11 @@ fn touches() {
     };
     both_ways("TOUCH crawlers:7.42.1", &touch(false, KeyRest::default()));
     both_ways("TOUCH crawlers:7.42.1 over=yes pace=2s", &touch(true, hold));
+    let action = TaskAction::Part { url: "http://a.org/x.js".into() };
+    let part = TaskReply { task: task(), action, rest: KeyRest::default(), report: None };
+    both_ways("TOUCH crawlers:7.42.1 part=http://a.org/x.js", &Command::Reply(part));
     refused("TOUCH crawlers:7.42.1 over", Code::BadArgument, "key=value");
+    refused("TOUCH crawlers:7.42.1 over=no part=http://a/", Code::BadArgument, "combined");
 }
 
 #[test]
@@ -412,7 +420,7 @@ fn command_of(parts: &Parts) -> Command<'_> {
     let after_ms = hold.not_before_ms;
     let reply = |action| {
         let report = match action {
-            TaskAction::Touch { .. } => None,
+            TaskAction::Touch { .. } | TaskAction::Part { .. } => None,
             TaskAction::Ack(_) | TaskAction::Nack(_) => report_of(words, *numbers, flag),
         };
         Command::Reply(TaskReply { task: task.clone(), action, rest: hold, report })
@@ -452,6 +460,7 @@ fn command_of(parts: &Parts) -> Command<'_> {
         9 => nack(RetryMode::Uncounted { after_ms }),
         10 if flag => nack(RetryMode::NeedsRender),
         10 => nack(RetryMode::OtherUrl { url: words.1.clone() }),
+        11 if numbers.1.is_some() => reply(TaskAction::Part { url: words.1.clone() }),
         11 => reply(TaskAction::Touch { request_ended: flag }),
         12 => {
             let action = if flag { GroupAction::Set } else { GroupAction::Unknown("do-it") };

@@ -57,7 +57,9 @@ impl World {
     }
 
     fn is_idle(&self) -> bool {
-        let publishes = |it: &WorldEvent| matches!(it, WorldEvent::Publishes { .. });
+        let publishes = |it: &WorldEvent| {
+            matches!(it, WorldEvent::Publishes { .. } | WorldEvent::Hammers { .. })
+        };
         self.broker.group.is_idle()
             && self.unconsumed.is_empty()
             && !self.agenda.values().any(publishes)

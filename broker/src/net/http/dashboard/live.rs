@@ -56,7 +56,7 @@ const RETRY_AFTER_S: u32 = 10;
 /// Time between two samples.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The same for keys, because a group looks at up to 200,000 of them.
+/// The same for keys, because a group compares up to 100,000 of them.
 const KEYS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time without an event after which a stream sends a comment.

@@ -210,11 +210,15 @@ fn add_ids(payloads: &mut [Cow<'_, str>], key: &str) {
     }
 }
 
-/// Adds the trace context of the request to each event that has none. A header that is not one is
-/// ignored.
-fn add_traceparent(payloads: &mut [Cow<'_, str>], headers: &HeaderMap) {
+/// The trace context of a request. A header that is not one is ignored.
+pub(super) fn traceparent_of(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
-    let Some(value) = value.filter(|value| is_traceparent(value)) else { return };
+    value.filter(|value| is_traceparent(value))
+}
+
+/// Adds the trace context of the request to each event that has none.
+fn add_traceparent(payloads: &mut [Cow<'_, str>], headers: &HeaderMap) {
+    let Some(value) = traceparent_of(headers) else { return };
     for payload in payloads {
         add_attribute(payload, TRACEPARENT, value);
     }

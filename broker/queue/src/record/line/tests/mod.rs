@@ -193,11 +193,13 @@ fn job_settings() -> impl Strategy<Value = JobSettings> {
         (patterns(), patterns()).prop_map(|(include, exclude)| UrlFilter { include, exclude });
     let callback = prop::option::of("https://[a-z]{1,9}\\.example/[a-z?=]{0,9}");
     let callback = callback.prop_map(|url| url.map(String::into_boxed_str));
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let trace = prop::option::of(Just(Box::from(trace)));
     let rules = ["never", "auto", "always", "/app/*,/s$"].map(|rule| rule.parse().unwrap());
     let render = prop::option::of(prop::sample::select(rules.to_vec()));
     let links = (scope, filter, render, any::<Option<u32>>());
-    (links, number(), number(), number(), any::<bool>(), callback).prop_map(
-        |(links, pages_max, host_pages_max, time_ms_max, hold, callback)| {
+    (links, number(), number(), number(), any::<bool>(), (callback, trace)).prop_map(
+        |(links, pages_max, host_pages_max, time_ms_max, hold, (callback, traceparent))| {
             let (scope, filter, render, depth_max) = links;
             JobSettings {
                 scope,
@@ -209,6 +211,7 @@ fn job_settings() -> impl Strategy<Value = JobSettings> {
                 time_ms_max,
                 hold,
                 callback,
+                traceparent,
             }
         },
     )

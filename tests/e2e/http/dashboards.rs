@@ -1,0 +1,185 @@
+//! What open dashboards cost: streams of `/live` with the subjects of three pages, while URLs wait
+//! and others are crawled.
+//!
+//! `.ci/long dashboards` sets `TIDINGS_DASHBOARDS`, their number. A million URLs of 100,000 hosts
+//! wait then, and the figures with and without the dashboards are compared.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tidings_bench::origin::{Origin, PageKind, Site};
+
+use crate::queue::groups::wait_for_waiting_entries;
+use crate::support::http_client::HttpClient;
+use crate::support::line_connection::LineConnection;
+use crate::support::process::{Process, Server, tidings_command};
+use crate::support::seed::number_from_env;
+use crate::support::wait::{WAIT_TIMEOUT, wait_until};
+
+/// The subjects of the pages about everything, a group and a job.
+const PAGES: [&str; 3] =
+    ["stats,ready", "group:crawlers,members:crawlers,keys:crawlers", "job:crawl"];
+
+/// Requests of the crawler at once. With more, it would need the whole machine.
+const CONCURRENCY: &str = "40";
+
+const SITE: Site = Site {
+    hosts: 1_000,
+    pages: 10,
+    page_bytes: 1000,
+    links: 0,
+    response_delay: Duration::from_millis(100),
+    crawl_delay: None,
+    sends_keep_alive: false,
+    kind: PageKind::Static,
+};
+
+/// How much memory more the broker may need.
+const MEMORY_MAX: u64 = 32 << 20;
+
+/// How often dashboards are opened and closed before the crawl: all of these together may need no
+/// more memory.
+const CYCLES: u32 = 5;
+
+/// The lowest 99th percentile of releases with dashboards, that without = 1.
+const RATIO_MAX: f64 = 1.1;
+
+/// One measurement.
+struct Figures {
+    p99: Duration,
+    memory: u64,
+}
+
+#[test]
+fn dashboards_slow_down_no_release_and_need_little_memory() {
+    let number = number_from_env("TIDINGS_DASHBOARDS");
+    let (count, hosts, paused_hosts, rounds, releases) = match number {
+        Some(count) => (count, 64_000, 36_000, 9, 20_000),
+        None => (20, SITE.hosts, 1_000, 1, 1_000),
+    };
+    let site = Site { hosts, ..SITE };
+    let origin = Origin::serve(site, (Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
+    let server = Server::start_broker();
+    publish(&server, &origin, paused_hosts);
+    let before = server.process.resident_memory_bytes();
+    for _ in 0..CYCLES {
+        drop(open_dashboards(&server, count));
+        wait_until_closed(&server);
+    }
+    let more = server.process.resident_memory_bytes().saturating_sub(before);
+    eprintln!("{CYCLES} times opened and closed: {} KiB more memory", more >> 10);
+    assert!(more <= MEMORY_MAX, "{more} bytes");
+
+    let folder = TempDir::new().unwrap();
+    let broker = server.address_text();
+    let crawl = ["crawl", "--broker", &broker, "--allow-private", "--data", ".", "--concurrency"];
+    let crawl = [&crawl[..], &[CONCURRENCY]].concat();
+    let _crawler = Process::start(&mut tidings_command(folder.path(), crawl));
+    let mut worker = LineConnection::connect_client(server.address);
+    worker.send("JOIN crawlers credit=1\n");
+    origin.wait_for(WAIT_TIMEOUT, |log| (log.requests.len() > 100).then_some(())).unwrap();
+
+    let (mut without, mut with) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        without.push(measure(&server, &mut worker, releases));
+        let dashboards = open_dashboards(&server, count);
+        let requested = origin.request_count();
+        with.push(measure(&server, &mut worker, releases));
+        assert!(origin.request_count() > requested, "the crawl is under way");
+        drop(dashboards);
+        wait_until_closed(&server);
+    }
+    // Whatever else the machine does only adds to a measurement.
+    let best = |figures: &[Figures]| figures.iter().map(|figures| figures.p99).min().unwrap();
+    let ratio = best(&with).div_duration_f64(best(&without));
+    let pairs = without.iter().zip(&with);
+    let more = pairs.map(|(without, with)| with.memory.saturating_sub(without.memory));
+    let more = more.max().unwrap();
+    eprintln!("{count} dashboards: p99 {ratio:.2} times as long, {} KiB more memory", more >> 10);
+    assert!(more <= MEMORY_MAX, "{more} bytes");
+    if number.is_some() {
+        assert!(ratio <= RATIO_MAX, "{ratio}");
+    }
+}
+
+/// Publishes the pages of the origin, and those of other hosts for a job that is paused.
+#[track_caller]
+fn publish(server: &Server, origin: &Origin, paused_hosts: u32) {
+    let mut client = LineConnection::connect_client(server.address);
+    for command in ["JOB open crawl scope=any", "JOB open paused scope=any", "JOB pause paused"] {
+        assert!(client.request(command).starts_with("+OK"));
+    }
+    let (hosts, pages) = (origin.site().hosts, origin.site().pages);
+    let mut urls = String::new();
+    for page in 0..pages {
+        for host in 0..hosts {
+            writeln!(urls, "{} job=crawl", origin.url(host, page)).unwrap();
+        }
+        for host in 0..paused_hosts {
+            writeln!(urls, "http://host-{host}.example/page/{page} job=paused").unwrap();
+        }
+    }
+    let flags = ["pub", "new-url", "--quiet", "--broker", &server.address_text()];
+    let mut publisher = Process::start(&mut tidings_command(server.folder.path(), flags));
+    publisher.write(urls);
+    publisher.close_stdin();
+    publisher.finish().expect_code(0);
+    wait_for_waiting_entries(server, u64::from(pages * (hosts + paused_hosts)));
+}
+
+/// Opens streams with curl, and waits until each has received all of its subjects.
+#[track_caller]
+fn open_dashboards(server: &Server, count: u64) -> (Process, TempDir) {
+    let (http, folder) = (HttpClient::new(server), TempDir::new().unwrap());
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--no-buffer", "--parallel", "--parallel-immediate", "--parallel-max"]);
+    curl.arg(count.to_string());
+    let mut streams = Vec::new();
+    for (number, page) in (0..count).zip(PAGES.iter().cycle()) {
+        let output = folder.path().join(number.to_string());
+        curl.arg(format!("http://{}/live?on={page}", http.authority()))
+            .arg("--output")
+            .arg(&output);
+        streams.push((output, page));
+    }
+    let curl = Process::start(&mut curl);
+    wait_until("all subjects", || {
+        let is_complete = |(output, page): &(_, &&str)| {
+            let received = fs::read_to_string(output).unwrap_or_default();
+            page.split(',').all(|subject| received.contains(&format!("event: {subject}\n")))
+        };
+        streams.iter().all(is_complete).then_some(())
+    });
+    (curl, folder)
+}
+
+/// The times from an acknowledgement of a worker to its next task, which is ready.
+#[track_caller]
+fn measure(server: &Server, worker: &mut LineConnection, releases: usize) -> Figures {
+    let (mut sent, mut times) = (None, Vec::new());
+    while times.len() < releases {
+        let task = worker.next_task().expect("entries are ready");
+        times.extend(sent.map(|sent: Instant| sent.elapsed()));
+        sent = Some(Instant::now());
+        worker.send(format!("ACK {task} outcome=done\n"));
+    }
+    times.sort_unstable();
+    let at = |percent| times[(times.len() - 1) * percent / 100];
+    let (p50, p99, longest) = (at(50), at(99), at(100));
+    let memory = server.process.resident_memory_bytes();
+    eprintln!("p50 {p50:?}, p99 {p99:?}, longest {longest:?}, memory {} KiB", memory >> 10);
+    Figures { p99, memory }
+}
+
+/// Waits until the broker has noticed the end of all HTTP connections except that of the request.
+#[track_caller]
+fn wait_until_closed(server: &Server) {
+    let http = HttpClient::new(server);
+    wait_until("the end of all streams", || {
+        http.get("/metrics").body.contains("tidings_connections{way=\"http\"} 1\n").then_some(())
+    });
+}
