@@ -136,7 +136,7 @@ impl EventPage {
     fn fill(&mut self, cx: &mut Context<'_>) -> bool {
         while !self.is_full() {
             match self.cursor.next(cx, PAGE_BYTES_MAX) {
-                NextEvents::Lines(run) => self.add_run(&run),
+                NextEvents::Lines(runs) => runs.iter().for_each(|run| self.add_run(run)),
                 NextEvents::Lag(lag) => self.add_missed("lag", lag.from, lag.to),
                 NextEvents::Gap(gap) => self.add_missed("gap", gap.from, gap.to),
                 NextEvents::Empty { is_reading_disk } => {
