@@ -77,13 +77,15 @@ pub enum LogRead {
     End,
 }
 
-/// Consecutive lines in the buffer of a read, appended in the same second.
+/// Consecutive lines in the buffer of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineRun {
     /// The seq of the first line.
     pub first: Seq,
     /// Append time of the first line.
     pub unix_ms: i64,
+    /// The lines at which the second of the append time changes, and their append times.
+    pub later: Vec<(Seq, i64)>,
     /// Where the lines are in the buffer.
     pub place: Range<usize>,
 }

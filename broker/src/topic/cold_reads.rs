@@ -204,10 +204,8 @@ impl ReaderPool {
         let read = match found {
             Ok(LogRead::Lines { end, runs, at, .. }) => {
                 let all = Bytes::from_owner(lent);
-                let runs = runs.into_iter().map(|LineRun { first, unix_ms, place }| EventRun {
-                    first,
-                    unix_ms,
-                    lines: all.slice(place),
+                let runs = runs.into_iter().map(|LineRun { first, unix_ms, later, place }| {
+                    EventRun { first, unix_ms, later, lines: all.slice(place) }
                 });
                 ReadResult::Lines(runs.collect(), end, at)
             }

@@ -42,13 +42,15 @@ pub struct Events {
     pub events: Vec<Event>,
 }
 
-/// Consecutive encoded lines of a topic, appended in the same second.
+/// Consecutive encoded lines of a topic.
 #[derive(Debug, Clone)]
 pub(crate) struct EventRun {
     /// The seq of the first line.
     pub(crate) first: Seq,
     /// Append time of the first line.
     pub(crate) unix_ms: i64,
+    /// The lines at which the second of the append time changes, and their append times.
+    pub(crate) later: Vec<(Seq, i64)>,
     /// Whole lines.
     pub(crate) lines: Bytes,
 }

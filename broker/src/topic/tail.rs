@@ -465,7 +465,8 @@ impl Tail {
                 let lines = skip_lines(encoded, cursor.0 - batch.first.0);
                 bytes += lines.len();
                 runs += 1;
-                take(EventRun { first: cursor, unix_ms: batch.unix_ms, lines });
+                let unix_ms = batch.unix_ms;
+                take(EventRun { first: cursor, unix_ms, later: Vec::new(), lines });
             }
             cursor = batch.end();
         }

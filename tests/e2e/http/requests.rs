@@ -60,12 +60,20 @@ fn all_events_of_a_read_from_the_disk_arrive_with_their_times() {
     }
     let before = http.get("/topics/log?from=first").json();
     assert_eq!((seqs_and_payloads(&before).len(), &before["next"]), (900, &json!(901)));
+    // These are joined, whatever their times.
+    let of_two_seconds = wait_until("events of two seconds", || {
+        http.post_lines("/topics/times", "/x\n");
+        let page = http.get("/topics/times?from=first").json();
+        let events = page["events"].as_array().unwrap();
+        (events[0]["time"] != events.last().unwrap()["time"]).then_some(page)
+    });
 
     // The memory of a broker that has started is empty.
     let server = server.restart("TERM", &["broker"]);
     let http = HttpClient::new(&server);
     let after = http.get("/topics/log?from=first").json();
     assert_eq!(after, before);
+    assert_eq!(http.get("/topics/times?from=first").json(), of_two_seconds);
     let stream = http.stream("/topics/log/events?from=first", &[]);
     stream.wait_for_line_with("id: 900");
     for seq in 1..900 {

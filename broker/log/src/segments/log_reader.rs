@@ -1,6 +1,7 @@
 //! Reads a log from a seq on, and verifies all of it.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use tidings_protocol::Seq;
@@ -291,7 +292,7 @@ impl LineRuns {
                 }
                 let skipped = skip(lines, self.end.0 - header.first.0);
                 let place = payload.start + skipped..payload.end;
-                self.add(LineRun { first: self.end, unix_ms: header.unix_ms, place }, bytes);
+                self.add(header.unix_ms, place, bytes);
                 self.end = header.end();
             }
             at = payload.end;
@@ -301,16 +302,19 @@ impl LineRuns {
 
     /// Adds a run of lines. A small run is moved up to the one before it, over its header, so that
     /// a socket receives few large slices.
-    fn add(&mut self, run: LineRun, bytes: &mut [u8]) {
+    fn add(&mut self, unix_ms: i64, place: Range<usize>, bytes: &mut [u8]) {
         const SMALL: usize = 16 << 10;
-        let second = |run: &LineRun| run.unix_ms.div_euclid(1_000);
-        let joins = |last: &&mut LineRun| run.place.len() < SMALL && second(last) == second(&run);
-        if let Some(last) = self.runs.last_mut().filter(joins) {
-            let length = run.place.len();
-            bytes.copy_within(run.place, last.place.end);
+        let first = self.end;
+        if let Some(last) = self.runs.last_mut().filter(|_| place.len() < SMALL) {
+            let before = last.later.last().map_or(last.unix_ms, |(_, unix_ms)| *unix_ms);
+            if before.div_euclid(1_000) != unix_ms.div_euclid(1_000) {
+                last.later.push((first, unix_ms));
+            }
+            let length = place.len();
+            bytes.copy_within(place, last.place.end);
             last.place.end += length;
         } else {
-            self.runs.push(run);
+            self.runs.push(LineRun { first, unix_ms, later: Vec::new(), place });
         }
     }
 }

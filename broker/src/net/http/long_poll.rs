@@ -136,7 +136,7 @@ impl EventPage {
     fn fill(&mut self, cx: &mut Context<'_>) -> bool {
         while !self.is_full() {
             match self.cursor.next(cx, PAGE_BYTES_MAX) {
-                NextEvents::Lines(run) => self.add_run(&run),
+                NextEvents::Lines(runs) => runs.iter().for_each(|run| self.add_run(run)),
                 NextEvents::Lag(lag) => self.add_missed("lag", lag.from, lag.to),
                 NextEvents::Gap(gap) => self.add_missed("gap", gap.from, gap.to),
                 NextEvents::Empty { is_reading_disk } => {
@@ -147,12 +147,16 @@ impl EventPage {
         false
     }
 
-    fn add_run(&mut self, EventRun { first, unix_ms, lines }: &EventRun) {
-        self.scanned_bytes += lines.len();
-        let time = StartAt::Time(unix_ms - unix_ms.rem_euclid(1_000)).to_string();
-        for (seq, payload) in payloads(&self.topic, *first, lines) {
+    fn add_run(&mut self, run: &EventRun) {
+        self.scanned_bytes += run.lines.len();
+        let to_second = |ms: i64| StartAt::Time(ms - ms.rem_euclid(1_000)).to_string();
+        let (mut time, mut later) = (to_second(run.unix_ms), run.later.iter().peekable());
+        for (seq, payload) in payloads(&self.topic, run.first, &run.lines) {
             if self.events.len() >= self.limit {
                 return;
+            }
+            if let Some((_, unix_ms)) = later.next_if(|(first, _)| *first == seq) {
+                time = to_second(*unix_ms);
             }
             self.next_seq = Some(Seq(seq.0 + 1));
             if self.filter.matches(&payload) {

@@ -26,7 +26,8 @@ use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
 use crate::access::Action;
 use crate::topic::{EventRun, payloads};
 
-/// Bytes of events that a connection gets at a time. A client that reads nothing pins this much.
+/// Bytes of events that a connection gets at a time; one read from the disk may find more. A client
+/// that reads nothing pins this much, and no buffer of the disk: it is sent a copy.
 const FRAME_BYTES: usize = 64 << 10;
 
 /// Bytes of events that one poll searches without a match.
@@ -123,12 +124,10 @@ impl SseBody {
         let mut scanned = 0;
         loop {
             let bytes = match self.cursor.next(cx, FRAME_BYTES) {
-                NextEvents::Lines(EventRun { first, lines, .. }) if self.filter.matches_all() => {
-                    self.encode_shared(first, &lines)
-                }
-                NextEvents::Lines(EventRun { first, lines, .. }) => {
-                    scanned += lines.len();
-                    let matching = self.encode_filtered(first, &lines);
+                NextEvents::Lines(runs) if self.filter.matches_all() => self.encode_shared(&runs),
+                NextEvents::Lines(runs) => {
+                    scanned += bytes_of(&runs);
+                    let matching = encode_events(&self.topic, &self.filter, &runs);
                     // Yields to other tasks, and reports the position to the client.
                     if matching.is_empty() && scanned > SCAN_BYTES_MAX {
                         self.encode_keep_alive()
@@ -146,21 +145,11 @@ impl SseBody {
         }
     }
 
-    fn encode_shared(&mut self, first: Seq, lines: &Bytes) -> Bytes {
-        let (http, topic) = (&self.http, &self.topic);
+    fn encode_shared(&mut self, runs: &[EventRun]) -> Bytes {
         let id = self.cursor.topic_id().unwrap_or_default();
-        let buffer = self.shared_buffer.get_or_insert_with(|| http.sse_buffers.for_topic(id));
-        buffer.get_or_encode(first, lines, || encode_events(topic, first, lines))
-    }
-
-    fn encode_filtered(&self, first: Seq, lines: &[u8]) -> Bytes {
-        let mut out = BytesMut::new();
-        for (seq, payload) in payloads(&self.topic, first, lines) {
-            if self.filter.matches(&payload) {
-                put_event(seq, &payload, &mut out);
-            }
-        }
-        out.freeze()
+        let buffer = self.shared_buffer.get_or_insert_with(|| self.http.sse_buffers.for_topic(id));
+        let encode = || encode_events(&self.topic, &self.filter, runs);
+        buffer.get_or_encode(runs[0].first, bytes_of(runs), encode)
     }
 
     /// A comment or, on a filtered stream, the position: an id without data, which is not an event.
@@ -198,11 +187,20 @@ impl HttpBody for SseBody {
     }
 }
 
-/// Encodes lines of a topic as Server-Sent Events.
-fn encode_events(topic: &TopicName, first: Seq, lines: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(lines.len() + lines.len() / 4);
-    for (seq, payload) in payloads(topic, first, lines) {
-        put_event(seq, &payload, &mut out);
+fn bytes_of(runs: &[EventRun]) -> usize {
+    runs.iter().map(|run| run.lines.len()).sum()
+}
+
+/// Encodes the matching events as Server-Sent Events.
+fn encode_events(topic: &TopicName, filter: &EventFilter, runs: &[EventRun]) -> Bytes {
+    let capacity = if filter.matches_all() { bytes_of(runs) * 5 / 4 } else { 0 };
+    let mut out = BytesMut::with_capacity(capacity);
+    for run in runs {
+        for (seq, payload) in payloads(topic, run.first, &run.lines) {
+            if filter.matches(&payload) {
+                put_event(seq, &payload, &mut out);
+            }
+        }
     }
     out.freeze()
 }
@@ -223,12 +221,14 @@ fn encode_missed(kind: &str, from: Seq, to: Seq) -> Bytes {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
     use super::*;
     use crate::mailbox::ConnId;
-    use crate::{Broker, BrokerConfig, HttpConfig};
+    use crate::{Broker, BrokerConfig, HttpConfig, Limits};
 
     // PROTOCOL: H5
     #[tokio::test]
@@ -259,11 +259,57 @@ mod tests {
         broker.stop().await;
     }
 
+    #[tokio::test]
+    async fn a_client_that_reads_nothing_holds_no_buffer_of_the_disk() {
+        let data = tempfile::tempdir().unwrap();
+        let config = BrokerConfig {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            data: Some(data.path().to_owned()),
+            // Two buffers.
+            limits: Limits { cold_read_bytes_max: 0, ..Limits::default() },
+            ..BrokerConfig::default()
+        };
+        let broker = Broker::start(config.clone()).await.unwrap();
+        let name: TopicName = "t".parse().unwrap();
+        let payload = "x".repeat(1_000);
+        for _ in 0..20 {
+            // More than one read, and each batch is a run.
+            let topic = broker.shared.topics.open(&name).unwrap();
+            topic.append(ConnId(1), [payload.as_str(); 40]).unwrap();
+        }
+        broker.stop().await;
+        // The memory of a broker that has started is empty.
+        let broker = Broker::start(config).await.unwrap();
+        let mut cursors = Vec::new();
+        for _ in 0..5 {
+            let first = Some(StartAt::First);
+            let mut cursor = TopicCursor::open(&broker.shared, name.clone(), first).unwrap();
+            let read = poll_fn(|cx| match cursor.next(cx, FRAME_BYTES) {
+                NextEvents::Lines(runs) => Poll::Ready(runs),
+                NextEvents::Empty { .. } => Poll::Pending,
+                missed => panic!("{missed:?}"),
+            });
+            let read = tokio::time::timeout(Duration::from_mins(1), read);
+            let runs = read.await.expect("a buffer is free");
+            assert!(runs.len() > 1 && cursor.next_seq() < Seq(800), "{:?}", cursor.next_seq());
+            cursors.push(cursor);
+        }
+        drop(cursors);
+        broker.stop().await;
+    }
+
     #[test]
     fn the_seq_is_the_event_id_and_the_payload_is_unchanged() {
         let topic = "t".parse().unwrap();
-        let lines = b"MSG t 9 http://a.example/ x=1\r\nMSG t 10  data: two  \r\n";
-        let encoded = encode_events(&topic, Seq(9), lines);
+        let run = |first, lines| EventRun {
+            first: Seq(first),
+            unix_ms: 0,
+            later: Vec::new(),
+            lines: Bytes::from_static(lines),
+        };
+        let runs =
+            [run(9, b"MSG t 9 http://a.example/ x=1\r\n"), run(10, b"MSG t 10  data: two  \r\n")];
+        let encoded = encode_events(&topic, &EventFilter::default(), &runs);
         let expected = "id: 9\ndata: http://a.example/ x=1\n\nid: 10\ndata:  data: two  \n\n";
         assert_eq!(encoded, expected.as_bytes());
         let lag = encode_missed("lag", Seq(3), Seq(7));

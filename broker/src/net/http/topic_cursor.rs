@@ -1,6 +1,5 @@
 //! The cursor of a stream or a long poll on a topic, and the filter of its events.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
@@ -62,9 +61,6 @@ pub(super) struct TopicCursor {
     topic: TopicName,
     /// `None` while the topic does not exist.
     reader: Option<Reader>,
-    /// What the reader has passed on and `next` has not returned yet: a read from the disk has
-    /// several runs.
-    runs: VecDeque<EventRun>,
     /// The place of this task among those that wait for new topics.
     waiter_slot: Option<WaiterSlot>,
 }
@@ -72,8 +68,9 @@ pub(super) struct TopicCursor {
 /// What [`TopicCursor::next`] returns.
 #[derive(Debug)]
 pub(super) enum NextEvents {
-    /// Encoded lines of events.
-    Lines(EventRun),
+    /// Consecutive runs, at least one. Those of a read from the disk hold one of the buffers that
+    /// all readers share, so the caller copies what it needs.
+    Lines(Vec<EventRun>),
     /// These events existed and are gone.
     Lag(Lag),
     /// These seqs are empty.
@@ -105,18 +102,11 @@ impl TopicCursor {
             }
             _ => None,
         };
-        Ok(Self {
-            shared: Arc::clone(shared),
-            topic,
-            reader,
-            runs: VecDeque::new(),
-            waiter_slot: None,
-        })
+        Ok(Self { shared: Arc::clone(shared), topic, reader, waiter_slot: None })
     }
 
     pub(super) fn next_seq(&self) -> Seq {
-        let read = || self.reader.as_ref().map_or(Seq(1), Reader::cursor);
-        self.runs.front().map_or_else(read, |run| run.first)
+        self.reader.as_ref().map_or(Seq(1), Reader::cursor)
     }
 
     /// Whether the start is known. While the disk is searched for it, the cursor is below it.
@@ -128,7 +118,8 @@ impl TopicCursor {
         self.reader.as_ref().map(|reader| reader.topic().id())
     }
 
-    /// Returns about `bytes_max` at most, and at least one batch if there is one.
+    /// Returns about `bytes_max` at most, or what one read from the disk has found, and at least
+    /// one batch if there is one.
     pub(super) fn next(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> NextEvents {
         if self.reader.is_none() && self.topic_exists_or_wait(cx) {
             let first = Some(StartAt::First);
@@ -137,17 +128,21 @@ impl TopicCursor {
         let Some(reader) = &mut self.reader else {
             return NextEvents::Empty { is_reading_disk: false };
         };
-        if let Some(run) = self.runs.pop_front() {
-            return NextEvents::Lines(run);
-        }
         reader.set_waker(cx.waker());
-        match reader.fetch(bytes_max, 1, |run| self.runs.push_back(run)) {
+        let mut runs = Vec::new();
+        match reader.fetch(bytes_max, 1, |run| runs.push(run)) {
             Fetched::Lag(lag) => NextEvents::Lag(lag),
             Fetched::Gap(gap) => NextEvents::Gap(gap),
-            Fetched::Delivered => match self.runs.pop_front() {
-                Some(run) => NextEvents::Lines(run),
-                None => NextEvents::Empty { is_reading_disk: reader.waits_for_disk() },
-            },
+            Fetched::Delivered if runs.is_empty() => {
+                NextEvents::Empty { is_reading_disk: reader.waits_for_disk() }
+            }
+            Fetched::Delivered => {
+                if reader.waits_for_disk() {
+                    // A client that reads nothing would keep the buffer of the next read.
+                    reader.rewind(reader.cursor());
+                }
+                NextEvents::Lines(runs)
+            }
         }
     }
 
