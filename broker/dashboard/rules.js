@@ -62,8 +62,8 @@ export async function ruleOf(group, key, signal) {
 }
 
 /**
- * Asks for a rule and sets it. Without `key` or `kind` the reader says which. Resolves to whether
- * it was set.
+ * Asks for a rule and sets it. Without `key` or `kind` the reader says which. Resolves to what the
+ * rule does, or `null` if the reader cancelled.
  */
 export async function setRule(group, { key, kind, text }) {
   const isSlow = kind === 'slow' || !kind;
@@ -100,7 +100,7 @@ export async function setRule(group, { key, kind, text }) {
       await ask(address(group, name), { method: 'PUT', body });
     },
   });
-  return values !== null;
+  return values && ruleText(settings(kind ?? values.kind, values));
 }
 
 function settings(kind, { delay, parallel, for: time, note }) {
