@@ -60,6 +60,7 @@ impl Overview {
     }
 
     /// The groups that are not in trouble.
+    #[cfg(feature = "top")]
     pub(crate) fn sound_groups(&self) -> impl Iterator<Item = &GroupStatus> {
         self.groups.iter().filter_map(|group| match group {
             GroupOverview::Sound(status) => Some(&**status),

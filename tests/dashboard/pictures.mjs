@@ -11,7 +11,7 @@ import { show } from './pages.mjs';
 const [address, repository, ...origins] = process.argv.slice(2);
 const outlines = new Outlines(`${repository}/tests/dashboard/pictures.json`);
 const BYTES_MAX = 100_000;
-const CRAWL_MS = 240_000;
+const CRAWL_MS = 150_000;
 
 // Of each: the page, and what differs from a light one of 1280 x 740 px. `part` is shown alone.
 const PICTURES = {

@@ -36,7 +36,8 @@ impl Script {
     /// Waits until the script asks for something, does it, and tells the script what came of it.
     #[track_caller]
     fn when<T: Into<Value>>(&mut self, asked: &str, act: impl FnOnce() -> T) {
-        self.0.wait_for_line_with(&format!("> {asked}"));
+        let line = format!("> {asked}");
+        self.0.wait_for_line_within(SCRIPT_TIMEOUT, &line, |it| it.contains(&line).then_some(()));
         let answer: Value = act().into();
         self.0.write(format!("{answer}\n"));
     }

@@ -28,7 +28,7 @@ const PAGES: [&str; 3] =
 const CONCURRENCY: &str = "40";
 
 const SITE: Site = Site {
-    hosts: 1_000,
+    hosts: 4_000,
     pages: 10,
     page_bytes: 1000,
     links: 0,

@@ -99,10 +99,11 @@ impl Process {
     #[track_caller]
     fn wait_for_output<T>(
         &self,
+        timeout: Duration,
         expected: &str,
         mut find: impl FnMut(&[(OutputStream, String)]) -> Option<T>,
     ) -> T {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
+        let deadline = Instant::now() + timeout;
         let mut guard = self.output.lines.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(found) = find(&guard.lines) {
@@ -129,7 +130,7 @@ impl Process {
         same: impl Fn(&str, &str) -> bool,
     ) -> usize {
         let (mut next, mut at) = (0, from);
-        self.wait_for_output(&format!("{expected:#?} in this order"), |lines| {
+        self.wait_for_output(WAIT_TIMEOUT, &format!("{expected:#?} in this order"), |lines| {
             while let Some(expected) = expected.get(next) {
                 let (_, line) = lines.get(at)?;
                 next += usize::from(same(expected, line.trim_end_matches('\r')));
@@ -144,10 +145,21 @@ impl Process {
     pub(crate) fn wait_for_line<T>(
         &self,
         expected: &str,
+        pick: impl FnMut(&str) -> Option<T>,
+    ) -> T {
+        self.wait_for_line_within(WAIT_TIMEOUT, expected, pick)
+    }
+
+    /// [`wait_for_line`](Self::wait_for_line) with another limit.
+    #[track_caller]
+    pub(crate) fn wait_for_line_within<T>(
+        &self,
+        timeout: Duration,
+        expected: &str,
         mut pick: impl FnMut(&str) -> Option<T>,
     ) -> T {
         let mut searched = 0;
-        self.wait_for_output(expected, |lines| {
+        self.wait_for_output(timeout, expected, |lines| {
             let found = lines[searched..].iter().find_map(|(_, line)| pick(line));
             searched = lines.len();
             found
@@ -176,7 +188,7 @@ impl Process {
     /// Waits until standard output has `count` lines, and returns all of them.
     #[track_caller]
     pub(crate) fn wait_for_stdout_lines(&self, count: usize) -> Vec<String> {
-        self.wait_for_output(&format!("{count} lines"), |lines| {
+        self.wait_for_output(WAIT_TIMEOUT, &format!("{count} lines"), |lines| {
             let lines = lines_of_stream(lines, OutputStream::Stdout);
             (lines.len() >= count).then_some(lines)
         })
