@@ -22,8 +22,10 @@ export async function publish(topic, target, attributes) {
   await ask(`/topics/${encodeURIComponent(topic)}`, { method: 'POST', body: { events: [event] } });
 }
 
-const PRIO = {
-  name: 'prio', label: 'Priority', hint: 'From -1000 to 1000; higher is fetched first. Empty: 0.',
+/** The field of a priority. */
+export const PRIO = {
+  name: 'prio', label: 'Priority',
+  hint: 'From -1000 to 1000; on its host, a higher one is fetched first. URLs without one have 0.',
 };
 
 /** Asks for a URL and announces it. Resolves to a sentence, or `undefined`. */

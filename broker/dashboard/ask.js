@@ -93,6 +93,15 @@ export async function ask(path, options = {}) {
   return isJson && text ? JSON.parse(text) : text;
 }
 
+/** Sends a request that the broker answers in parts, part by part, and yields each answer. */
+export async function* walk(path, { query, ...options } = {}) {
+  for (let after = 0; after !== undefined;) {
+    const part = await ask(path, { ...options, query: { ...query, after } });
+    yield part;
+    after = part.next;
+  }
+}
+
 /**
  * Reads a stream until `signal` aborts, and connects again with back-off. Throws a `Refusal` that
  * no second try would change. `onBeat` is called for whatever arrives, comments too; `silence` is

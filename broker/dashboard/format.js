@@ -110,6 +110,9 @@ const pageLink = (...path) =>
 /** A link to the page of a group. */
 export const groupLink = group => pageLink('groups', group);
 
+/** The host of a URL without its port, as in the key of a group; `null` if it is no URL. */
+export const hostOf = url => (URL.canParse(url) ? new URL(url).hostname : null);
+
 /** A link to the page of a host of a group. */
 export const hostLink = (key, group = 'crawlers') => pageLink('groups', group, 'hosts', key);
 

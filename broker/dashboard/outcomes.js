@@ -3,6 +3,7 @@
 import { ask } from './ask.js';
 import { GROUP } from './crawl.js';
 import { parse } from './events.js';
+import { hostOf } from './format.js';
 import { GAVE_UP } from './words.js';
 
 /** The permission that reading them needs. */
@@ -134,11 +135,10 @@ export class PassPages {
   }
 
   #time({ url, ms }) {
-    if (ms === null || !URL.canParse(url)) {
+    const host = hostOf(url);
+    if (ms === null || host === null) {
       return;
     }
-    // The key of a host has no port.
-    const host = new URL(url).hostname;
     const known = this.hosts.get(host) ?? { host, pages: 0, ms: 0, most: 0 };
     known.pages += 1;
     known.ms += ms;

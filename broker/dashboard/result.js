@@ -5,7 +5,7 @@ import { feedOf, publish, rightTo } from './announce.js';
 import { ask } from './ask.js';
 import { el, mark, replace } from './dom.js';
 import { openEvent } from './event-dialog.js';
-import { NONE, ago, clock, count, hostLink, jobLink, visible } from './format.js';
+import { NONE, ago, clock, count, hostLink, hostOf, jobLink, visible } from './format.js';
 import { REASONS } from './outcomes.js';
 import { Results, outcomeMark } from './results.js';
 import { table } from './table.js';
@@ -16,32 +16,35 @@ const EARLIER = 10;
 export const timeOf = ({ time }) => Date.parse(time);
 
 /** Shows a result of `Results`. */
-export async function openResult(result, signal) {
+export function openResult(result, signal) {
   const { url, seq, payload } = result;
   const closed = new AbortController();
-  const group = await groupOf(result, signal);
+  const ends = AbortSignal.any([signal, closed.signal]);
+  const about = el('p', {}, facts(result, {}));
   const actions = el('div', { class: 'actions' });
   const node = openEvent({ title: `Result ${count(seq)}`, seq, payload },
-    el('p', {}, facts(result, group)), actions,
-    earlier(result, AbortSignal.any([signal, closed.signal])));
+    about, actions, earlier(result, ends));
   node.addEventListener('close', () => closed.abort());
-  const topic = feedOf(group);
-  actions.append(button({
-    label: 'Fetch again now', right: rightTo(topic), run: async () => {
-      // What came of it is said on the page below.
-      node.close();
-      await publish(topic, url, {});
-      return `${visible(url)} is announced.`;
-    },
-  }));
+  groupOf(result, ends).then(group => {
+    replace(about, facts(result, group));
+    const topic = feedOf(group);
+    replace(actions, button({
+      label: 'Fetch again now', right: rightTo(topic), run: async () => {
+        // What came of it is said on the page below.
+        node.close();
+        await publish(topic, url, {});
+        return `${visible(url)} is announced.`;
+      },
+    }));
+  }).catch(error => !ends.aborted && replace(actions, error.message));
 }
 
-// The group of a result; if it is gone, a URL can still be announced.
-async function groupOf({ group }, signal) {
+/** The group of a result; if it is gone, a URL can still be announced. */
+export async function groupOf({ group }, signal) {
   try {
     return await ask(`/groups/${encodeURIComponent(group)}`, { signal });
   } catch (error) {
-    if (signal.aborted) {
+    if (error.status !== 404) {
       throw error;
     }
     return { topics: ['new-url'] };
@@ -50,9 +53,10 @@ async function groupOf({ group }, signal) {
 
 function facts(result, { key }) {
   const { url, group, reason, 'in-job': job } = result;
+  const host = key === 'host' && hostOf(url);
   return [
     `Published ${clock(timeOf(result))}, ${ago(Date.now() - timeOf(result))}`,
-    key === 'host' && URL.canParse(url) && [', host ', hostLink(new URL(url).hostname, group)],
+    host && [', host ', hostLink(host, group)],
     job && [', job ', jobLink(job)], '.',
     REASONS[reason] && ` No page: ${REASONS[reason]}.`,
   ];

@@ -1,6 +1,6 @@
 // Rules of a group for hosts: block, pause or slow down, with a note and an end.
 
-import { ask } from './ask.js';
+import { ask, walk } from './ask.js';
 import { button, confirm, filled, form } from './actions.js';
 import { keeper, unseen } from './dom.js';
 import { milliseconds } from './events.js';
@@ -45,11 +45,9 @@ export function noteText(note) {
 /** The rule that counts for a key: its own, or the longest `*.` above it, or `null`. */
 export async function ruleOf(group, key, signal) {
   let best = null;
-  for (let after = 0; after !== undefined;) {
-    const answer = await ask(`/groups/${encodeURIComponent(group)}/rules`, {
-      signal, query: { after, limit: 1000 },
-    });
-    for (const rule of answer.rules) {
+  const path = `/groups/${encodeURIComponent(group)}/rules`;
+  for await (const { rules } of walk(path, { signal, query: { limit: 1000 } })) {
+    for (const rule of rules) {
       const host = rule.key.startsWith('*.') ? rule.key.slice(2) : null;
       if (rule.key === key) {
         return rule;
@@ -59,14 +57,13 @@ export async function ruleOf(group, key, signal) {
         best = rule;
       }
     }
-    after = answer.next;
   }
   return best;
 }
 
 /**
- * Asks for a rule and sets it. Without `key` or `kind` the reader says which. Resolves to whether
- * it was set.
+ * Asks for a rule and sets it. Without `key` or `kind` the reader says which. Resolves to what the
+ * rule does, or `null` if the reader cancelled.
  */
 export async function setRule(group, { key, kind, text }) {
   const isSlow = kind === 'slow' || !kind;
@@ -103,7 +100,7 @@ export async function setRule(group, { key, kind, text }) {
       await ask(address(group, name), { method: 'PUT', body });
     },
   });
-  return values !== null;
+  return values && ruleText(settings(kind ?? values.kind, values));
 }
 
 function settings(kind, { delay, parallel, for: time, note }) {

@@ -1,32 +1,41 @@
 // Changes of URLs that wait: they are dropped, or get another priority.
 
 import { confirm, form } from './actions.js';
-import { ask } from './ask.js';
+import { PRIO } from './announce.js';
+import { walk } from './ask.js';
 import { GROUP } from './crawl.js';
-import { plural, visible } from './format.js';
+import { count, plural, visible } from './format.js';
 
 // Sends an action for each part of those selected. Resolves to the number that it was about.
-async function send(group, action, query) {
+async function send(group, action, query, signal) {
   const path = `/groups/${encodeURIComponent(group)}/${action}`;
   let sum = 0;
-  for (let after = 0; after !== undefined;) {
-    const part = await ask(path, { method: 'POST', query: { ...query, after } });
-    sum += part.matched ?? part.dropped ?? part.bumped;
-    after = part.next;
+  try {
+    for await (const part of walk(path, { method: 'POST', query, signal })) {
+      sum += part.matched ?? part.dropped ?? part.bumped;
+    }
+  } catch (error) {
+    if (sum > 0 && !query.dry) {
+      error.message += ` That was after ${count(sum)} of them.`;
+    }
+    throw error;
   }
   return sum;
 }
 
 /**
  * Drops what waits for a host, after a question with its number. Resolves to a sentence, or
- * `undefined` if the reader cancelled.
+ * `undefined` if the reader cancelled. No question is asked after `signal`.
  */
-export async function dropWaiting(group, key) {
-  const waiting = plural(await send(group, 'purge', { key, dry: 'yes' }), 'waiting URL');
-  const isSure = await confirm({
+export async function dropWaiting(group, key, signal) {
+  const waiting = await send(group, 'purge', { key, dry: 'yes' }, signal);
+  if (waiting === 0) {
+    return `Nothing waits for ${visible(key)}.`;
+  }
+  const isSure = !signal.aborted && await confirm({
     title: `Drop what waits for ${visible(key)}?`, action: 'Drop them',
-    text: `${waiting} of all jobs will be dropped. Workers finish what they hold.` +
-      ' This cannot be undone.',
+    text: `${plural(waiting, 'waiting URL')} of all jobs will be dropped, and those that arrive ` +
+      'until then. Workers finish what they hold. This cannot be undone.',
   });
   if (!isSure) {
     return undefined;
@@ -40,16 +49,12 @@ export async function bumpWaiting(job) {
   let bumped = 0;
   const values = await form({
     title: `Change priorities in ${job}`, action: 'Change the priority',
-    text: 'On its host, a waiting URL with a higher priority is fetched first.',
     fields: [
       {
         name: 'match', label: 'URLs that match', required: true,
         hint: 'A pattern of robots.txt, such as *.pdf$; several are separated by commas.',
       },
-      {
-        name: 'prio', label: 'Priority', type: 'number', value: 10, required: true,
-        hint: 'From -1000 to 1000; without one, URLs have 0.',
-      },
+      { ...PRIO, type: 'number', value: 10, required: true },
     ],
     run: async ({ match, prio }) => {
       bumped = await send(GROUP, 'bump', { job, match, prio });

@@ -3,6 +3,7 @@
 
 import { main, openTab, until } from './browser.mjs';
 import { pages, show } from './pages.mjs';
+import { strictEqual as same } from 'node:assert/strict';
 
 const [address, token] = process.argv.slice(2);
 
@@ -25,8 +26,13 @@ await main(async browser => {
   await press('Pause');
   all.pause = await said();
   await page.getByText('paused: it releases no task').waitFor();
+  // The page that is shown now has read of the pause in the metrics, which say later than the group
+  // that it is over.
+  await show(tab, ['#/groups', 'paused: it releases no task']);
+  await show(tab, ['#/groups/crawlers', 'a status that may change later']);
   await press('Resume');
   all.resume = await said();
+  same(await page.getByText('paused: it releases no task').count(), 0);
 
   await press('Change…');
   await dialog.getByLabel('Attempts').fill('4');
@@ -64,6 +70,8 @@ await main(async browser => {
   all.before = await dialog.locator('p').first().textContent();
   await confirm('Drop them');
   all.drop = await said();
+  await press('Drop what waits…');
+  all.nothing = await said();
   await press('Block…');
   await dialog.getByLabel('Note').fill('complaint 7');
   await confirm('Block');

@@ -2,7 +2,7 @@
 // usage: hostile.mjs ADDRESS WORD SHOWN: a word, and how the pages show it
 
 import { ok, strictEqual as same } from 'node:assert/strict';
-import { main, openTab } from './browser.mjs';
+import { main, openTab, until } from './browser.mjs';
 import { show } from './pages.mjs';
 
 const [address, word, shown] = process.argv.slice(2);
@@ -61,7 +61,10 @@ await main(async browser => {
   await check('failures');
   const dialog = page.getByRole('dialog');
   await show(tab, ['#/results', shown]);
-  for (const result of await page.getByRole('button', { name: 'Open result' }).all()) {
+  const results = page.getByRole('button', { name: 'Open result' });
+  // Four events of the test with a URL, and the one of the task that failed.
+  await until('five results', async () => await results.count() === 5);
+  for (const result of await results.all()) {
     await result.click();
     await dialog.getByRole('button', { name: 'Fetch again now' }).waitFor();
     await check(await dialog.getByRole('heading', { level: 2 }).textContent());

@@ -1,7 +1,7 @@
 // Dead letters of a group: search them, and retry or drop those chosen, those that match, or all.
 
 import { button, confirm } from '../actions.js';
-import { ask } from '../ask.js';
+import { ask, walk } from '../ask.js';
 import { groupPage } from '../choice.js';
 import { el, replace } from '../dom.js';
 import { NONE, count, hostLink, jobLink, oneWord, plural, urlLink, visible } from '../format.js';
@@ -86,7 +86,11 @@ async function showGroup(group, { place, facts }, signal) {
   const matching = () => (reason.value ? withReason() : counted(path, query, group, signal));
   const withReason = async () => {
     const wanted = reason.value;
-    const entries = await walk(path, query, row => reasonOf(row) === wanted, signal);
+    const entries = [];
+    for await (const { dead } of walk(path, { signal, query: { ...query, limit: 1000 } })) {
+      const fits = dead.filter(row => reasonOf(row) === wanted);
+      entries.push(...fits.map(row => row.entry));
+    }
     return {
       entries, number: entries.length,
       text: selection(plural(entries.length, 'dead letter'), group, query, wanted),
@@ -166,16 +170,6 @@ function selection(some, group, { key, match }, reason) {
   ].filter(Boolean);
   const rest = parts.length > 0 ? ` with ${parts.join(' and ')}` : '';
   return `${some} of ${visible(group)} (all${rest})`;
-}
-
-async function walk(path, query, has, signal) {
-  const entries = [];
-  for (let after = 0; after !== undefined;) {
-    const answer = await ask(path, { signal, query: { ...query, after, limit: 1000 } });
-    answer.dead.filter(has).forEach(row => entries.push(row.entry));
-    after = answer.next;
-  }
-  return entries;
 }
 
 async function send(path, verb, { entries, query }) {

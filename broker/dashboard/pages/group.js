@@ -74,7 +74,7 @@ export async function show(main, { group }, signal) {
     }
     const wasPaused = buttons.firstChild === null || object.paused !== current.paused;
     current = object;
-    replace(facts, mark(...groupState({ ...object, why: object.paused ? 'paused' : stopped })),
+    replace(facts, mark(...groupState({ ...object, why: stopped ?? (object.paused && 'paused') })),
       `, ${plural(object.members, 'worker')}`);
     replace(sums, sumsOf(object));
     replace(settings, Object.entries(SETTINGS).map(([name, [label]]) => el('div', {},
@@ -177,7 +177,9 @@ export async function show(main, { group }, signal) {
   await poll(async () => {
     const now = await metrics(signal);
     replace(reasons, reasonsOf(group, now));
-    stopped = stoppedWhy(now, group);
+    const why = stoppedWhy(now, group);
+    // The object of the group says at once whether it is paused.
+    stopped = why === 'paused' ? undefined : why;
     if (main.contains(sums)) {
       draw(current);
     }

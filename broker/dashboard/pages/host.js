@@ -62,7 +62,6 @@ export async function show(main, { group, key }, signal) {
     panel('Waiting, under way, or given up', tasks.node),
     panel('Schedules', schedules.node));
 
-  let rule = null;
   let blocked = 0;
   const ways = ['block', 'pause', 'slow'].map(kind => button({
     label: { block: 'Block…', pause: 'Pause…', slow: 'Slow down…' }[kind], right: 'admin',
@@ -77,7 +76,7 @@ export async function show(main, { group, key }, signal) {
     run: () => announce(settings, hasHosts ? `http://${key}/` : ''),
   });
   async function readRule() {
-    rule = await ruleOf(group, key, signal);
+    const rule = await ruleOf(group, key, signal);
     replace(rulePlace, rule && el('p', { class: 'note' }, mark('warn', `Rule: ${ruleText(rule)}`),
       rule.key !== key && ` (of ${visible(rule.key)})`, rule.left && `, ends ${endText(rule)}`,
       rule.note && `, note: ${noteText(rule.note)}`));
@@ -92,25 +91,22 @@ export async function show(main, { group, key }, signal) {
         `${plural(blocked, 'waiting URL')} will end as blocked, in all jobs.`,
       kind !== 'slow' && 'The answer comes when the requests that are under way have ended.',
     ].filter(Boolean);
-    if (await setRule(group, { key, kind, text })) {
-      await Promise.all([readRule(), readNow(), waiting.reload()]);
-      return `${visible(key)}: ${rule ? ruleText(rule) : 'no rule'}.`;
-    }
-    return undefined;
+    const what = await setRule(group, { key, kind, text });
+    return what && after(`${visible(key)}: ${what}.`);
   }
   async function end() {
     const said = await endRule(group, key);
-    if (said) {
-      await Promise.all([readRule(), readNow()]);
-    }
-    return said;
+    return said && after(said);
   }
 
   async function drop() {
-    const said = await dropWaiting(group, key);
-    if (said) {
-      await Promise.all([readNow(), waiting.reload()]);
-    }
+    const said = await dropWaiting(group, key, signal);
+    return said && after(said);
+  }
+
+  // Reads the page again. What was done is said even if that fails.
+  async function after(said) {
+    await Promise.allSettled([readRule(), readNow(), waiting.reload()]);
     return said;
   }
 

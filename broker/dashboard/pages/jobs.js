@@ -1,7 +1,7 @@
 // All jobs, the newest first.
 
 import { button } from '../actions.js';
-import { ask } from '../ask.js';
+import { walk } from '../ask.js';
 import {
   GROUP, Trend, bar, controls, endedUrls, jobPath, openUrls, timeToGo,
 } from '../crawl.js';
@@ -55,13 +55,9 @@ export async function show(main, params, signal) {
   };
   const readOlder = async () => {
     const all = [];
-    let after = 0;
-    do {
-      const query = { limit: 1000, after };
-      const { jobs, next } = await ask('/jobs', { query, signal });
+    for await (const { jobs } of walk('/jobs', { signal, query: { limit: 1000 } })) {
       all.push(...jobs);
-      after = next;
-    } while (after !== undefined);
+    }
     older = all;
     replace(more, `All ${count(older.length)} jobs were read. The newest 100 are updated.`);
     draw();

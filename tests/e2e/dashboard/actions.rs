@@ -23,9 +23,10 @@ fn actions_do_what_the_page_says_and_are_audited() {
         "urls": [world.origin.url(0, "/p/3"), world.origin.url(0, "/p/4")],
         "change": "almanac is changed.",
         "bump": "2 waiting URLs got the priority 7.",
-        "before": "5 waiting URLs of all jobs will be dropped. Workers finish what they hold. \
-                   This cannot be undone.",
+        "before": "5 waiting URLs of all jobs will be dropped, and those that arrive until then. \
+                   Workers finish what they hold. This cannot be undone.",
         "drop": "5 waiting URLs of 127.1.0.1 dropped.",
+        "nothing": "Nothing waits for 127.1.0.1.",
         "block": "127.1.0.1: blocked.",
     });
     assert_eq!(said, expected);
