@@ -388,6 +388,10 @@ impl PermissionSet {
     /// Checks the options of a command. The error says what is not allowed.
     pub(crate) fn check_options(&self, command: &Command<'_>) -> Result<(), String> {
         if let Command::Group(manage) = command {
+            let power = PrivilegedAttribute::Prio;
+            if manage.action == GroupAction::Bump && !self.allows_attribute(power) {
+                return Err(describe_attribute(power, "prio", ""));
+            }
             return self.check_group_topics(manage);
         }
         let Command::Job(manage) = command else { return Ok(()) };

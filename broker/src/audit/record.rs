@@ -48,6 +48,9 @@ const JOB_CHANGES: &[JobAction<'_>] = &[
     JobAction::Delete,
 ];
 
+/// The options of a change of a group that say what it is about, in the order of [`Field`].
+const SELECTION: [&str; 5] = ["entry", "key", "job", "match", "after"];
+
 /// A class of events that is limited for each name. Many records of one class suppress none of
 /// another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,6 +58,8 @@ pub(super) enum EventClass {
     LogIn,
     Publish,
     Change,
+    /// Further parts of a change, each by its own command.
+    ChangePart,
     Add,
 }
 
@@ -77,8 +82,14 @@ pub(crate) enum AuditEvent<'a> {
     Published { topic: &'a str, events: u64 },
     /// URLs that a client added to this job since the last record of it.
     UrlsAdded { job: &'a str, events: u64 },
-    /// A client changed a topic, group or job: the verb, its action, and the name.
-    Changed { verb: &'static str, action: &'a str, name: Option<&'a str> },
+    /// A client changed a topic, group or job: the verb, its action, the name, and for a group its
+    /// options.
+    Changed {
+        verb: &'static str,
+        action: &'a str,
+        name: Option<&'a str>,
+        options: &'a [(&'a str, &'a str)],
+    },
     /// Permissions that the connection needed were changed or revoked.
     Revoked { why: &'a str },
     /// The connection has ended.
@@ -120,7 +131,11 @@ impl<'a> AuditEvent<'a> {
             }
             _ => return None,
         };
-        is_change.then(|| Self::Changed { verb: command.verb().as_str(), action, name })
+        let options = match command {
+            Command::Group(manage) => &manage.settings[..],
+            _ => &[],
+        };
+        is_change.then(|| Self::Changed { verb: command.verb().as_str(), action, name, options })
     }
 
     /// Whether any client that reaches a listener can cause it at any rate.
@@ -149,7 +164,10 @@ impl<'a> AuditEvent<'a> {
         match self {
             Self::LoggedIn => Some(EventClass::LogIn),
             Self::Published { .. } => Some(EventClass::Publish),
-            Self::Changed { .. } => Some(EventClass::Change),
+            Self::Changed { options, .. } => {
+                let is_part = options.iter().any(|(key, value)| *key == "after" && *value != "0");
+                Some(if is_part { EventClass::ChangePart } else { EventClass::Change })
+            }
             Self::UrlsAdded { .. } => Some(EventClass::Add),
             _ => None,
         }
@@ -174,10 +192,14 @@ impl<'a> AuditEvent<'a> {
             Self::UrlsAdded { job, events } => {
                 ("added", vec![("events", events.into()), field("name", job)])
             }
-            Self::Changed { verb, action, name } => {
+            Self::Changed { verb, action, name, options } => {
                 let name = name.map(|name| field("name", name));
                 let change = field("change", &format!("{verb} {action}"));
-                ("changed", name.into_iter().chain([change]).collect())
+                let selection = SELECTION.into_iter().filter_map(|key| {
+                    let (_, value) = options.iter().find(|(found, _)| *found == key)?;
+                    Some(field(key, value))
+                });
+                ("changed", name.into_iter().chain([change]).chain(selection).collect())
             }
             Self::Revoked { why: text } => ("revoked", why(text)),
             Self::Disconnected { why: text } => ("left", why(text)),
@@ -199,7 +221,8 @@ impl<'a> AuditEvent<'a> {
 }
 
 /// A field of a record. All records have their fields in this order: `time`, `what`, `who`, `from`,
-/// `way`, `conn`, `topic`, `events`, `name`, `change`, `count`, `why`.
+/// `way`, `conn`, `topic`, `events`, `name`, `change`, `entry`, `key`, `job`, `match`,
+/// `after`, `count`, `why`.
 type Field = (&'static str, Value);
 
 /// A field with a text that comes from a client.

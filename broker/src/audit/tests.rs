@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use parking_lot::Mutex;
 use proptest::prelude::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tidings_protocol::{MemberId, Slot};
 use tidings_queue::Requester;
 use tidings_queue::commands::{group_input, job_input};
@@ -133,32 +133,51 @@ fn records_of_one_source_are_limited_and_counted() {
 fn records_of_one_name_are_limited_and_suppress_no_others() {
     let records = written_by(|audit| {
         let she = || initiator(1).with_name("she".to_owned());
-        let pause = AuditEvent::Changed { verb: "JOB", action: "pause", name: Some("docs") };
+        let pause = Command::parse("GROUP pause docs").unwrap();
+        let part = Command::parse("GROUP bump docs prio=1 match=/a after=7").unwrap();
         for at in 0..2_000 {
-            audit.record(|| (pause, she()));
+            audit.record_command(&part, 1, she);
+            audit.record_command(&pause, 1, she);
             audit.record(|| (AuditEvent::LoggedIn, she()));
             // A client can use any number of names of topics and jobs.
             audit.add_to_total(TotalKind::Job, &at.to_string(), 2, 1, she);
             audit.record_published(&at.to_string(), 3, 1, she);
         }
-        audit.record(|| (pause, initiator(2).with_name("he".to_owned())));
+        audit.record_command(&pause, 2, || initiator(2).with_name("he".to_owned()));
     });
     let count = |what: &str, who: &str| {
         records.iter().filter(|line| line["what"] == what && line["who"] == who).count()
     };
+    let parts = records.iter().filter(|line| line["change"] == "GROUP bump").count();
+    assert!((600..2_000).contains(&parts), "{parts}");
     let mut all = 0;
     for what in ["changed", "logged-in", "added", "published"] {
         // A minute may pass on a slow machine.
-        let written = count(what, "she");
+        let written = count(what, "she") - if what == "changed" { parts } else { 0 };
         assert!((600..2_000).contains(&written), "{what}: {written}");
         all += u64::try_from(written).unwrap();
     }
     assert_eq!(count("changed", "he"), 1);
     let held_back = records.iter().filter(|line| line["what"] == "held-back");
     all += held_back.map(|line| line["count"].as_u64().unwrap()).sum::<u64>();
-    assert_eq!(all, 4 * 2_000);
+    all += u64::try_from(parts).unwrap();
+    assert_eq!(all, 5 * 2_000);
     let events = records.iter().filter_map(|line| line["events"].as_u64());
     assert_eq!(events.sum::<u64>(), (2 + 3) * 2_000, "no event is missing");
+}
+
+#[test]
+fn a_change_says_what_it_is_about() {
+    let lines = ["GROUP purge x match=/b key=a.test", "GROUP rule x key=b.test block=yes note=why"];
+    let records = written_by(|audit| {
+        for line in lines {
+            audit.record_command(&Command::parse(line).unwrap(), 1, || initiator(1));
+        }
+    });
+    let about =
+        |at: usize| ["change", "key", "match", "note"].map(|name| records[at][name].clone());
+    assert_eq!(json!(about(0)), json!(["GROUP purge", "a.test", "/b", null]));
+    assert_eq!(json!(about(1)), json!(["GROUP rule", "b.test", null, null]));
 }
 
 #[test]
@@ -321,11 +340,12 @@ fn peer() -> impl Strategy<Value = PeerAddr> {
 /// All events with these values, and the fields that must contain them.
 fn all_events<'a>(
     (name, other): (&'a str, &'a str),
+    options: &'a [(&'a str, &'a str)],
     number: u64,
     from: IpAddr,
 ) -> Vec<(AuditEvent<'a>, Vec<(&'static str, Value)>)> {
     let why = |what| (what, vec![("why", other.into())]);
-    let changed = AuditEvent::Changed { verb: "TOPIC", action: other, name: Some(name) };
+    let changed = AuditEvent::Changed { verb: "TOPIC", action: other, name: Some(name), options };
     let change = format!("TOPIC {other}");
     vec![
         (AuditEvent::Connected, vec![]),
@@ -345,7 +365,7 @@ fn all_events<'a>(
             AuditEvent::UrlsAdded { job: name, events: number },
             vec![("name", name.into()), ("events", number.into())],
         ),
-        (changed, vec![("name", name.into()), ("change", change.into())]),
+        (changed, vec![("name", name.into()), ("change", change.into()), ("match", other.into())]),
         why(AuditEvent::Revoked { why: other }),
         why(AuditEvent::Disconnected { why: other }),
         (AuditEvent::Started, vec![]),
@@ -378,7 +398,8 @@ proptest! {
         let is_whole = |text: &str| text.len() < 1_000 && !text.to_ascii_lowercase().contains("token");
         prop_assume!([&name, &other, &who].into_iter().all(|text| is_whole(text)));
         let user = Initiator::unidentified(7, peer, "line").with_name(who.clone());
-        for (what, fields) in all_events((&name, &other), number, from) {
+        let options = [("match", other.as_str())];
+        for (what, fields) in all_events((&name, &other), &options, number, from) {
             let initiator = (!matches!(what, AuditEvent::Suppressed { .. })).then_some(&user);
             let line = AuditRecord { unix_ms, event: &what, initiator }.line();
             let json = line.strip_suffix('\n').unwrap();

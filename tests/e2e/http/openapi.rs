@@ -463,6 +463,17 @@ fn cover_groups(http: &HttpClient, server: &Server) {
     assert_eq!(act("purge?match=*&after=0")["dropped"], 2);
     assert_eq!(state(), json!([false, 0, 0]));
     assert_eq!(act("purge")["waiting"], 0);
+    assert_eq!(http.post_lines("/topics/work", "a last task").status, 200);
+    wait_until("the task", || (state() == json!([false, 1, 0])).then_some(()));
+    for action in ["purge", "bump?prio=1", "pause", "dead/drop"] {
+        let path = format!("/groups/g/{action}");
+        let refused = http.send_json("POST", &path, r#"{"match":"/a","dry":"yes"}"#);
+        assert_eq!(refused.status, 400, "{action}: {}", refused.body);
+        assert_eq!(refused.json()["code"], "bad-argument");
+    }
+    assert_eq!(http.send_json("POST", "/jobs/j/cancel", r#"{"group":"g"}"#).status, 400);
+    assert_eq!(state(), json!([false, 1, 0]), "a refused request changes nothing");
+    assert_eq!(act("purge")["waiting"], 0);
     wait_until("the end of the group", || {
         (http.request("DELETE", "/groups/g", &[]).status == 204).then_some(())
     });

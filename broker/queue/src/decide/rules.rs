@@ -147,13 +147,16 @@ impl Group {
     fn tasks_with_parts(&self, rule: &KeyRule) -> Vec<(EntryId, u32)> {
         let rules = self.frontier.rules();
         let is_held = |key: &str| rule.is_about(key) && rules.of(key).is_some_and(|of| of.holds());
-        let in_force = rules.named(&rule.name, rule.below).or_else(|| rules.of(&rule.name));
-        let holds = in_force.is_some_and(|rule| rule.holds());
+        // A rule about the names below a host is not about that of the host alone.
+        let in_force = rules.of(&format!("{}{}", if rule.below { "." } else { "" }, rule.name));
+        // Only keys that are hosts or domains have permissions for parts.
+        let holds = matches!(self.config.key, KeyKind::Host | KeyKind::Domain)
+            && in_force.is_some_and(|rule| rule.holds());
         let held = self.leases.expiries().map(|(_, id)| &self.frontier.get(id).entry);
         let requesting = held.filter(|entry| {
             // What an earlier run has permitted is unknown.
             let is_unknown = holds && entry.lease().is_some_and(|lease| lease.run != self.run);
-            is_unknown || self.frontier.parts.include(entry.admitted.id, is_held)
+            is_unknown || self.frontier.parts.include(entry.admitted.id, holds, is_held)
         });
         let tasks = requesting.map(|entry| (entry.admitted.id, entry.releases));
         tasks.filter(|task| self.is_requesting(*task)).collect()

@@ -28,9 +28,11 @@ impl PartRequests {
         self.0.remove(&id);
     }
 
-    /// Reports whether the member of an entry may request one of these keys.
-    pub(crate) fn include(&self, id: EntryId, is_one: impl Fn(&str) -> bool) -> bool {
-        let keys = self.0.get(&id);
-        keys.is_some_and(|keys| keys.len() >= KEYS_MAX || keys.iter().any(|key| is_one(key)))
+    /// Reports whether the member of an entry may request one of these keys. `any` is the answer for
+    /// a task that may request any key.
+    pub(crate) fn include(&self, id: EntryId, any: bool, is_one: impl Fn(&str) -> bool) -> bool {
+        self.0
+            .get(&id)
+            .is_some_and(|keys| any && keys.len() >= KEYS_MAX || keys.iter().any(|key| is_one(key)))
     }
 }

@@ -19,6 +19,14 @@ fn rendering() -> (Bench, TaskId) {
     (bench, task)
 }
 
+/// Starts the next run of the broker.
+fn restart(bench: &mut Bench) {
+    let stamp = ClockStamp { moment: bench.now, boot_id: 1, uptime_ms: 0, unix_ms: 0 };
+    let (run, elapsed_unknown, local_member) = (8, false, None);
+    bench.feed(Input::Start { run, since: 1, elapsed_unknown, stamp, local_member });
+    bench.answers.clear();
+}
+
 // PROTOCOL: T2
 #[test]
 fn a_part_is_permitted_unless_its_key_is_held_or_its_url_listed() {
@@ -94,14 +102,30 @@ fn the_end_of_a_rule_waits_for_parts_too() {
     assert_eq!(bench.ok(), "crawlers key=cdn.test delay=0");
 }
 
+/// The end of an exception for the names below a host, which has its own, blocks them again.
+// PROTOCOL: G18
+#[test]
+fn the_end_of_a_rule_for_names_below_waits_for_a_task_with_very_many_hosts() {
+    let (mut bench, task) = rendering();
+    bench.rule("*.test", &[("block", YES)]);
+    bench.rule("cdn.test", &[("delay", "0")]);
+    bench.rule("*.cdn.test", &[("delay", "0")]);
+    for host in 0..100 {
+        bench.part(A, &task, &format!("http://h{host}.org/"));
+    }
+    bench.answers.clear();
+    bench.unrule("*.cdn.test");
+    assert_eq!(bench.answers, []);
+    bench.ack(A, &task, Outcome::Done, &[]);
+    assert_eq!(bench.ok(), "crawlers key=*.cdn.test delay=0");
+}
+
 /// The group does not record parts: a task from before a restart may request any key.
 // PROTOCOL: G18
 #[test]
 fn after_a_restart_a_rule_waits_for_the_tasks_from_before() {
     let (mut bench, task) = rendering();
-    let stamp = ClockStamp { moment: bench.now, boot_id: 1, uptime_ms: 0, unix_ms: 0 };
-    let (run, elapsed_unknown, local_member) = (8, false, None);
-    bench.feed(Input::Start { run, since: 1, elapsed_unknown, stamp, local_member });
+    restart(&mut bench);
     bench.join(B, 1);
     bench.publish("http://other.test/");
     bench.answers.clear();
@@ -113,12 +137,30 @@ fn after_a_restart_a_rule_waits_for_the_tasks_from_before() {
     assert_eq!(bench.ok(), "crawlers key=cdn.test block=yes", "the other task is of this run");
 }
 
+/// The keys of such a group are no hosts, so no member requests parts from them.
+// PROTOCOL: G18
 #[test]
-fn a_task_with_very_many_hosts_delays_each_rule() {
+fn after_a_restart_a_rule_for_an_attribute_waits_for_no_other_key() {
+    let mut bench = Bench::new(&[("key", "attr:site")]);
+    bench.join(A, 1);
+    bench.publish("http://page.test/ site=a");
+    assert_eq!(bench.tasks.len(), 1);
+    restart(&mut bench);
+    bench.rule("b", &[("block", YES)]);
+    assert_eq!(bench.ok(), "crawlers key=b block=yes");
+}
+
+#[test]
+fn a_task_with_very_many_hosts_delays_each_rule_that_holds() {
     let (mut bench, task) = rendering();
     for host in 0..100 {
         bench.part(A, &task, &format!("http://h{host}.test/"));
     }
+    bench.answers.clear();
+    bench.rule("slow.test", &[("delay", "1s")]);
+    assert_eq!(bench.ok(), "crawlers key=slow.test delay=1s", "it holds nothing");
+    bench.unrule("slow.test");
+    assert_eq!(bench.ok(), "crawlers key=slow.test delay=1s");
     bench.answers.clear();
     bench.rule("other.test", &[("block", YES)]);
     assert_eq!(bench.answers, []);

@@ -129,7 +129,7 @@ const GROUP_ROWS: &[Row] = &[
     Row("GROUP pause docs-1", "admin"),
     Row("GROUP resume docs-1", "admin"),
     Row("GROUP purge docs-1", "admin"),
-    Row("GROUP bump docs-1 prio=1", "admin"),
+    Row("GROUP bump docs-1 prio=1", "admin prio"),
     Row("GROUP drain docs-1 member=crawler-3", "admin"),
     Row("GROUP undrain docs-1 member=crawler-3", "admin"),
     Row("GROUP rule docs-1 key=a.example block=yes", "admin"),

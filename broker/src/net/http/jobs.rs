@@ -239,8 +239,8 @@ async fn add_seeds(
 
 /// `POST /jobs/{job}/..`: runs `action`, and returns the status of the job.
 pub(super) fn change(action: JobAction<'static>) -> MethodRouter<Arc<HttpState>> {
-    let handler = async move |request: NamedRequest<JobName>| {
-        let params = request.params(&["group"])?;
+    let handler = async move |request: NamedRequest<JobName>, body: Body| {
+        let params = request.only_params(&["group"], &body)?;
         run_job_action(&request.client, action, &request.name, &params).await
     };
     post(handler)

@@ -285,8 +285,8 @@ fn change(
     action: GroupAction<'static>,
     params: &'static [&'static str],
 ) -> MethodRouter<Arc<HttpState>> {
-    let handler = async move |request: NamedRequest<GroupName>| {
-        let params = request.params(params)?;
+    let handler = async move |request: NamedRequest<GroupName>, body: Body| {
+        let params = request.only_params(params, &body)?;
         let reply = request.run(action, params.settings()).await?;
         Ok::<_, ErrorResponse>(JsonResponse(object(&reply.ok)))
     };

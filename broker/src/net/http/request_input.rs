@@ -76,6 +76,21 @@ impl<N> NamedRequest<N> {
     pub(super) fn params(&self, known: &[&str]) -> HttpResult<QueryParams> {
         QueryParams::parse(&self.uri, known)
     }
+
+    /// The [parameters](Self::params) of a request without a body. Options in a body would
+    /// otherwise be ignored.
+    pub(super) fn only_params(&self, known: &[&str], body: &Body) -> HttpResult<QueryParams> {
+        if !body.is_end_stream() {
+            let options: Vec<String> = known.iter().map(|name| format!("{name}=..")).collect();
+            return Err(bad_request(match known {
+                [] => "expected no body; there are no options here".to_owned(),
+                _ => {
+                    format!("expected no body; options belong in the query: ?{}", options.join("&"))
+                }
+            }));
+        }
+        self.params(known)
+    }
 }
 
 pub(super) struct QueryParams(Vec<(String, String)>);

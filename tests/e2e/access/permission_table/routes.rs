@@ -59,7 +59,7 @@ const ROUTES: &[Route] = &[
     Route("POST", "/groups/{group}/pause", "", "", ADMIN),
     Route("POST", "/groups/{group}/resume", "", "", ADMIN),
     Route("POST", "/groups/{group}/purge", "", "", ADMIN),
-    Route("POST", "/groups/{group}/bump", "?prio=1", "", ADMIN),
+    Route("POST", "/groups/{group}/bump", "?prio=1", "", "admin prio"),
     Route("POST", "/groups/{group}/drain", "?member=x", "", ADMIN),
     Route("POST", "/groups/{group}/undrain", "?member=x", "", ADMIN),
     Route("GET", "/groups/{group}/members", "", "", READ_GROUP),
