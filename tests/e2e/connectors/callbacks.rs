@@ -86,9 +86,17 @@ fn expected_signature(secret: &str, request: &CallbackRequest) -> String {
 
 // PROTOCOL: P6
 #[test]
-fn the_trace_context_of_a_job_is_a_header_of_its_callback() {
+fn the_trace_context_of_a_job_is_a_header_of_its_callback_and_of_pushes() {
     let receiver = CallbackServer::start();
-    let server = Server::start(&["--log-json", "--log", "debug", "broker", LOOPBACK]);
+    let folder = TempDir::new().unwrap();
+    let config = folder.path().join("config.toml");
+    let push = receiver.url("204", "push");
+    let push =
+        format!("[[push]]\nname = 'p'\ntopic = 'job-done'\nurl = '{push}'\nformat = 'text'\n");
+    fs::write(&config, push).unwrap();
+    let config = ["--config", config.to_str().unwrap()];
+    let words = ["--log-json", "--log", "debug", "broker", LOOPBACK];
+    let server = Server::start(&[&words[..], &config].concat());
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let url = receiver.url("204", "traced");
     let body = json!({ "job": "traced", "close": true, "callback": url }).to_string();
@@ -101,6 +109,12 @@ fn the_trace_context_of_a_job_is_a_header_of_its_callback() {
     let traced = receiver.first_requests_to("traced", 1).remove(0);
     assert_eq!(traced.header("traceparent"), trace);
     assert_eq!(traced.json()["traceparent"], trace);
+    let pushed = receiver.first_requests_to("push", 2);
+    let header = |job: &str| {
+        let pushed = pushed.iter().find(|pushed| pushed.body.starts_with(&format!("{job} ")));
+        pushed.unwrap().has_header("traceparent")
+    };
+    assert_eq!([header("traced"), header("other")], [true, false], "{pushed:?}");
     let other = receiver.first_requests_to("other", 1).remove(0);
     assert!(!other.has_header("traceparent"), "{other:?}");
     let line =
