@@ -1,6 +1,6 @@
 //! The trace context of an event: `traceparent=`, as W3C Trace Context defines it.
 
-use crate::Payload;
+use crate::{Payload, field};
 
 /// The attribute, and the header of HTTP.
 pub const TRACEPARENT: &str = "traceparent";
@@ -28,9 +28,10 @@ pub fn trace_id(traceparent: &str) -> &str {
 }
 
 impl<'a> Payload<'a> {
-    /// Its trace context, if it has a valid one.
+    /// Its trace context, if it has a valid one. Also that of text: an event of `job-done` begins
+    /// with the name of its job.
     pub fn traceparent(&self) -> Option<&'a str> {
-        self.attribute(TRACEPARENT).filter(|value| is_traceparent(value))
+        field(self.text(), TRACEPARENT).filter(|value| is_traceparent(value))
     }
 }
 
@@ -44,8 +45,11 @@ mod tests {
         let valid = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         assert!(is_traceparent(valid));
         assert_eq!(trace_id(valid), "0af7651916cd43dd8448eb211c80319c");
-        assert_eq!(Payload::parse(&format!("/a traceparent={valid}")).traceparent(), Some(valid));
-        assert_eq!(Payload::parse(&format!("text traceparent={valid}")).traceparent(), None);
+        for begin in ["/a", "job number=3"] {
+            let event = format!("{begin} traceparent={valid} serial=1.2");
+            assert_eq!(Payload::parse(&event).traceparent(), Some(valid), "{begin}");
+        }
+        assert_eq!(Payload::parse("job traceparent=00-1-2-01").traceparent(), None);
         for invalid in [
             "",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0",

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use tidings_protocol::status::{JobEnd, JsonType};
-use tidings_protocol::{CanonicalUrl, GroupName, JobName, TRACEPARENT, field, is_traceparent};
+use tidings_protocol::{CanonicalUrl, GroupName, JobName, Payload, field};
 
 use crate::delivery::id_without_dots;
 
@@ -55,8 +55,8 @@ impl Callback {
             object.entry(key).or_insert(value);
         }
         let body = Bytes::from(Value::from(object).to_string());
-        let trace = field(words, TRACEPARENT).filter(|trace| is_traceparent(trace));
-        Ok(Some(Self { job, url, id, body, traceparent: trace.map(str::to_owned) }))
+        let traceparent = Payload::parse(event).traceparent().map(str::to_owned);
+        Ok(Some(Self { job, url, id, body, traceparent }))
     }
 }
 

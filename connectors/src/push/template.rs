@@ -118,9 +118,13 @@ impl Template {
     fn render_with<'a>(&'a self, escape: Escape, value: impl Fn(&'a Piece) -> &'a str) -> String {
         let mut text = String::new();
         for piece in &self.0 {
+            let begin = text.len();
             match piece {
                 Piece::Literal(literal) => text.push_str(literal),
                 name => escape.push(value(name), &mut text),
+            }
+            if escape == Escape::Slack {
+                break_mention_across(begin, &mut text);
             }
         }
         text
@@ -144,13 +148,15 @@ impl Escape {
             }
             Self::Slack => {
                 for (at, c) in value.char_indices() {
-                    let (before, behind) = (&value[..at], &value[at + c.len_utf8()..]);
+                    let behind = &value[at + c.len_utf8()..];
                     match c {
+                        // That `<` is of the template.
+                        '!' | '@' if text.ends_with('<') => text.extend([ZERO_WIDTH_SPACE, c]),
                         '<' => text.push_str("&lt;"),
                         '>' => text.push_str("&gt;"),
                         // The other chats show `&amp;` as it is.
                         '&' if is_entity(behind) => text.push_str("&amp;"),
-                        '@' if before.ends_with('<') || is_everyone(behind) => {
+                        '@' if text.ends_with("&lt;") || is_everyone(behind) => {
                             text.extend(['@', ZERO_WIDTH_SPACE]);
                         }
                         c => text.push(c),
@@ -158,6 +164,16 @@ impl Escape {
                 }
             }
         }
+    }
+}
+
+/// Makes a mention of everyone plain text if it begins before `border`, where the last piece of the
+/// text begins, and ends behind it. One within a literal is the intention of the template.
+fn break_mention_across(border: usize, text: &mut String) {
+    let Some(at) = text[..border].rfind('@') else { return };
+    let behind = at + '@'.len_utf8();
+    if is_everyone(&text[behind..]) && !is_everyone(&text[behind..border]) {
+        text.insert(behind, ZERO_WIDTH_SPACE);
     }
 }
 
@@ -261,6 +277,31 @@ mod tests {
         }
     }
 
+    #[test]
+    fn values_and_the_text_around_them_together_mention_nobody() {
+        for (template, attributes, text) in [
+            ("by @{attr.a}: {target}", "a=everyone", "by @\u{200b}everyone: /x"),
+            ("by @{attr.a}: {target}", "a=ada", "by @ada: /x"),
+            ("{attr.a}{attr.b}", "a=@ b=here", "@\u{200b}here"),
+            ("{attr.a}{attr.b}{attr.c}", "a=@ b=He c=RE", "@\u{200b}HeRE"),
+            ("{attr.a}here", "a=@", "@\u{200b}here"),
+            ("@h{attr.a}", "a=ere", "@\u{200b}here"),
+            ("@{attr.none}all", "a=1", "@\u{200b}all"),
+            ("@here {attr.a} @all{attr.a}", "a=1", "@here 1 @all1"),
+            ("<{attr.a}|link>", "a=!channel", "<\u{200b}!channel|link>"),
+            ("<{attr.none}{attr.a}>", "a=@U1", "<\u{200b}@U1>"),
+            (
+                "<{attr.a}|link> <!here>",
+                "a=http://a.example/@all",
+                "<http://a.example/@\u{200b}all|link> <!here>",
+            ),
+            ("{attr.a}{attr.b}", "a=< b=@&1", "&lt;@\u{200b}&1"),
+        ] {
+            let payload = format!("/x {attributes}");
+            assert_eq!(render(template, &payload, Escape::Slack), text, "{template} {attributes}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_value_is_one_json_string(value in ".{0,40}") {
@@ -275,6 +316,20 @@ mod tests {
             prop_assert!(!text.contains(['<', '>']));
             let back = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
             prop_assert_eq!(back.replace(ZERO_WIDTH_SPACE, ""), value.replace(ZERO_WIDTH_SPACE, ""));
+        }
+
+        #[test]
+        fn no_border_makes_a_mention(
+            template in "([@heral<]|[{]attr[.][abc][}]){1,12}",
+            values in proptest::array::uniform3("[@heralHERAL]{0,4}"),
+        ) {
+            let [a, b, c] = values;
+            let text = render(&template, &format!("/x a={a} b={b} c={c}"), Escape::Slack);
+            let literals = template.split(['{', '}']).step_by(2);
+            let mentions = |text: &str| {
+                text.match_indices('@').filter(|(at, _)| is_everyone(&text[at + 1..])).count()
+            };
+            prop_assert_eq!(mentions(&text), literals.map(mentions).sum::<usize>());
         }
 
         #[test]

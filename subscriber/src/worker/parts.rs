@@ -7,14 +7,17 @@
 #![expect(clippy::disallowed_methods, reason = "requests must end before the lease")]
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 use std::time::SystemTime;
 
 use hyper::http::request;
 use parking_lot::Mutex;
 use tidings_browser::visit::{Answer, Fetch, Request};
 use tidings_client::ReplyOutcome;
-use tidings_protocol::{CanonicalUrl, Code, Command, KeyRest, TaskAction, TaskId, TaskReply};
+use tidings_protocol::{
+    CanonicalUrl, Code, Command, KeyRest, ProtocolError, TaskAction, TaskId, TaskReply,
+};
 use tokio::time::{Instant, timeout_at};
 
 use super::Crawler;
@@ -26,6 +29,9 @@ use crate::rendered_page::{failed, pairs, part_request, refused};
 use crate::report::{Exchange, KeepBodies};
 use crate::robots::RobotsRules;
 
+/// Why a part is not requested when the task is no longer held.
+const TASK_ENDS: &str = "the task ends";
+
 /// The requests of one page.
 pub(super) struct Parts {
     crawler: Arc<Crawler>,
@@ -35,6 +41,8 @@ pub(super) struct Parts {
     pub(super) held_until: Mutex<Instant>,
     /// The requests on the wire with their URLs, if a sink needs them.
     pub(super) exchanges: Mutex<Vec<(String, Exchange)>>,
+    /// Whether a rule of an operator has forbidden one, so that the page may be incomplete.
+    pub(super) is_forbidden_by_rule: AtomicBool,
 }
 
 impl Fetch for Parts {
@@ -56,6 +64,7 @@ impl Parts {
             page,
             held_until: Mutex::new(held_until),
             exchanges: Mutex::default(),
+            is_forbidden_by_rule: AtomicBool::new(false),
         }
     }
 
@@ -151,7 +160,7 @@ impl Parts {
         let now = Instant::now();
         let held_until = *self.held_until.lock();
         if now >= held_until {
-            return Err(refused("the task ends"));
+            return Err(refused(TASK_ENDS));
         }
         let deadline = held_until.min(now + crawler.config.fetch.request_timeout);
         let is_part = matches!(purpose, FetchPurpose::Part(_));
@@ -170,10 +179,29 @@ impl Parts {
         let ask = Command::Reply(TaskReply { task, action, rest, report: None });
         match timeout_at(held_until, self.crawler.broker.reply(&[], &ask)).await {
             Ok(ReplyOutcome::Applied(_)) => Ok(()),
-            Ok(ReplyOutcome::Refused(refusal)) if refusal.code == Code::Conflict => {
-                Err(refused("blocked"))
+            Ok(ReplyOutcome::Refused(refusal)) => {
+                if refusal.code == Code::Conflict {
+                    self.is_forbidden_by_rule.store(true, Ordering::Relaxed);
+                }
+                Err(refused(refusal_reason(refusal)))
             }
-            _ => Err(refused("the task ends")),
+            Ok(ReplyOutcome::Cancelled) | Err(_) => Err(refused(TASK_ENDS)),
+        }
+    }
+}
+
+/// Why a part is not requested that the broker did not permit.
+fn refusal_reason(refusal: ProtocolError) -> String {
+    static WARNED: Once = Once::new();
+
+    match refusal.code {
+        Code::Conflict => "blocked".to_owned(),
+        Code::Stale => TASK_ENDS.to_owned(),
+        _ => {
+            WARNED.call_once(|| {
+                tracing::warn!("the broker refuses requests for parts of pages: {refusal}");
+            });
+            refusal.text
         }
     }
 }
@@ -184,4 +212,21 @@ fn answer(response: PartResponse, body_bytes_max: u64) -> Result<Answer, Answer>
         return Err(refused("size"));
     }
     Ok(Answer::Response { status, headers: pairs(&headers), body: body.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_is_not_about_a_rule_or_the_task_keeps_its_text() {
+        for (code, reason) in [
+            (Code::Conflict, "blocked"),
+            (Code::Stale, "the task ends"),
+            (Code::BadArgument, "part=: unknown"),
+            (Code::Denied, "part=: unknown"),
+        ] {
+            assert_eq!(refusal_reason(ProtocolError::new(code, "part=: unknown")), reason);
+        }
+    }
 }

@@ -5,6 +5,7 @@
 use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -225,7 +226,9 @@ impl TaskWork<'_> {
             Some((read, hash, gain, result, body))
         });
         let (content, hash, gain, result, body) = read.await?;
-        if result.is_ok() && self.render_mode() == Render::Auto {
+        // Without a part that a rule forbids for now, a page may gain nothing.
+        let is_complete = !parts.is_forbidden_by_rule.load(Ordering::Relaxed);
+        if result.is_ok() && is_complete && self.render_mode() == Render::Auto {
             self.learn_gain(browsers, gain);
         }
         fetched.body = body;

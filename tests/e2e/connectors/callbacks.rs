@@ -86,9 +86,17 @@ fn expected_signature(secret: &str, request: &CallbackRequest) -> String {
 
 // PROTOCOL: P6
 #[test]
-fn the_trace_context_of_a_job_is_a_header_of_its_callback() {
+fn the_trace_context_of_a_job_is_a_header_of_its_callback_and_of_pushes() {
     let receiver = CallbackServer::start();
-    let server = Server::start(&["--log-json", "--log", "debug", "broker", LOOPBACK]);
+    let folder = TempDir::new().unwrap();
+    let config = folder.path().join("config.toml");
+    let push = receiver.url("204", "push");
+    let push =
+        format!("[[push]]\nname = 'p'\ntopic = 'job-done'\nurl = '{push}'\nformat = 'text'\n");
+    fs::write(&config, push).unwrap();
+    let config = ["--config", config.to_str().unwrap()];
+    let words = ["--log-json", "--log", "debug", "broker", LOOPBACK];
+    let server = Server::start(&[&words[..], &config].concat());
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let url = receiver.url("204", "traced");
     let body = json!({ "job": "traced", "close": true, "callback": url }).to_string();
@@ -98,14 +106,21 @@ fn the_trace_context_of_a_job_is_a_header_of_its_callback() {
     let answer = HttpClient::new(&server).request("POST", "/jobs", &words);
     assert!(answer.status < 300, "{answer:?}");
     complete_job(&server, "other", &receiver.url("204", "other"));
-    let traced = receiver.first_requests_to("traced", 1).remove(0);
-    assert_eq!(traced.header("traceparent"), trace);
-    assert_eq!(traced.json()["traceparent"], trace);
-    let other = receiver.first_requests_to("other", 1).remove(0);
-    assert!(!other.has_header("traceparent"), "{other:?}");
-    let line =
-        server.process.wait_for_line_with("\"trace_id\":\"0af7651916cd43dd8448eb211c80319c\"");
-    assert!(line.contains("job traced"), "{line}");
+    let requests = receiver.first_requests(4);
+    let sent = |path: &str, begin: &str| {
+        let is_it = |r: &&CallbackRequest| r.path.ends_with(path) && r.body.starts_with(begin);
+        requests.iter().find(is_it).unwrap()
+    };
+    assert_eq!(sent("/traced", "{").json()["traceparent"], trace);
+    for traced in [sent("/traced", "{"), sent("/push", "traced ")] {
+        assert_eq!(traced.header("traceparent"), trace);
+    }
+    for other in [sent("/other", "{"), sent("/push", "other ")] {
+        assert!(!other.has_header("traceparent"), "{other:?}");
+    }
+    let line = server.process.wait_for_line_with("\"subject\":\"job traced\"");
+    let trace_id = "\"trace_id\":\"0af7651916cd43dd8448eb211c80319c\"";
+    assert!(line.contains(trace_id), "{line}");
 }
 
 // PROTOCOL: F1, F2, F3

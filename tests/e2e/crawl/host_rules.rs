@@ -268,3 +268,32 @@ fn a_block_is_answered_after_the_last_request_for_a_part() {
     assert_eq!(robots.path, "/robots.txt");
     assert!(part.end.unwrap() < answered_at, "{part:?} {answered_at:?}");
 }
+
+#[test]
+fn pages_without_parts_that_a_rule_forbids_say_nothing_about_what_rendering_adds() {
+    const PAGES: usize = 12;
+    let origin = Origin::serve_with(Site { hosts: 2, ..Site::default() }, |hit| {
+        let page = hit.path.strip_prefix("/app/");
+        match page {
+            Some(page) => Some(page_with_scripts(hit, &[(1, &format!("/part/{page}"))])),
+            None => hit.path.starts_with("/part/").then(script),
+        }
+    });
+    let server = Server::start(&["up", "--allow-private", "--delay=0", "--render=auto"]);
+    let crawl = |job: &str| {
+        run_at(&server, &["job", "open", job, "max-depth=0"]).expect_code(0);
+        let urls: Vec<_> = (0..PAGES).map(|page| origin.url(0, &format!("/app/{page}"))).collect();
+        let add: Vec<_> =
+            ["job", "add", job].into_iter().chain(urls.iter().map(|u| &**u)).collect();
+        run_at(&server, &add).expect_code(0);
+        run_at(&server, &["job", "close", job]).expect_code(0);
+        run_at(&server, &["job", "wait", job]).expect_code(0);
+        let requests = origin.request_log();
+        requests.paths().iter().filter(|path| path.starts_with("/part/")).count()
+    };
+    let host = Site::host(1).to_string();
+    run_at(&server, &["host", "pause", &host]).expect_code(0);
+    assert_eq!(crawl("paused"), 0);
+    run_at(&server, &["host", "clear", &host]).expect_code(0);
+    assert_eq!(crawl("free"), 8, "the pages gain nothing");
+}
