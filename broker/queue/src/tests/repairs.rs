@@ -87,7 +87,7 @@ fn repaired_page_counts_in_its_job_and_the_job_ends_once() {
     assert!(bench.ok().ends_with("new=0 known=0 refused=1"), "{}", bench.ok());
     let shown = bench.site();
     let counts = " state=done pending=0 queued=0 processing=0 completed=1 redirects=0 failed=0 ";
-    assert!(shown.contains(counts) && shown.ends_with(" found=1"), "{shown}");
+    assert!(shown.contains(counts) && shown.contains(" found=1 "), "{shown}");
     assert!(bench.events.is_empty(), "nothing else is announced: {:?}", bench.events);
 }
 
@@ -101,7 +101,7 @@ fn redirect_target_is_part_of_the_repair() {
     let target = bench.task();
     assert!(target.payload.contains(" job=site pass=1 depth=0 "), "{}", target.payload);
     let shown = bench.site();
-    assert!(shown.contains(" redirects=1 failed=0 ") && shown.ends_with(" found=2"), "{shown}");
+    assert!(shown.contains(" redirects=1 failed=0 ") && shown.contains(" found=2 "), "{shown}");
     bench.fail(&target);
     assert!(bench.site().contains(" redirects=1 failed=1 "));
     bench.retry_all();
@@ -109,7 +109,7 @@ fn redirect_target_is_part_of_the_repair() {
     bench.ack(A, &target.id, Outcome::Done, &[]);
     let shown = bench.site();
     assert!(shown.contains(" completed=1 redirects=1 failed=0 "), "{shown}");
-    assert!(shown.ends_with(" found=2"), "{shown}");
+    assert!(shown.contains(" found=2 "), "{shown}");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn redirect_to_a_waiting_url_without_a_job_ends_the_repair() {
     assert!(bench.ok().ends_with("new=0 known=1 refused=0"), "{}", bench.ok());
     assert_eq!(bench.task().payload, "http://b.org/ last=yes");
     let shown = bench.site();
-    assert!(shown.contains(" redirects=1 failed=0 ") && shown.ends_with(" found=1"), "{shown}");
+    assert!(shown.contains(" redirects=1 failed=0 ") && shown.contains(" found=1 "), "{shown}");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn several_repairs_count_one_by_one() {
     bench.ack(A, &fourth.id, Outcome::Failed, &[]);
     let shown = bench.site();
     let counts = " completed=1 redirects=0 failed=2 robots=1 ";
-    assert!(shown.contains(counts) && shown.ends_with(" found=4"), "{shown}");
+    assert!(shown.contains(counts) && shown.contains(" found=4 "), "{shown}");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn repair_leaves_a_job_that_is_forgotten_deleted_or_reopened() {
         bench.ack(A, &task.id, Outcome::Done, &[]);
         if over == "opened" {
             let shown = bench.site();
-            assert!(shown.contains(" pass=2 ") && shown.ends_with(" found=0"), "{shown}");
+            assert!(shown.contains(" pass=2 ") && shown.contains(" found=0 "), "{shown}");
             assert!(shown.contains(" completed=0 redirects=0 failed=0 "), "{shown}");
         }
     }
@@ -255,7 +255,7 @@ fn a_purged_repair_counts_as_cancelled() {
     bench.retry_all();
     bench.operate(Operation::Purge);
     let shown = bench.site();
-    assert!(shown.contains(" failed=0 ") && shown.ends_with(" cancelled=1 found=1"), "{shown}");
+    assert!(shown.contains(" failed=0 ") && shown.contains(" cancelled=1 found=1 "), "{shown}");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn dropping_dead_entries_or_cancelling_the_job_keeps_a_repair() {
     bench.ack(A, &task.id, Outcome::Done, &[]);
     let shown = bench.site();
     assert!(shown.contains(" completed=1 redirects=0 failed=1 "), "{shown}");
-    assert!(shown.ends_with(" cancelled=0 found=2") && bench.events.is_empty(), "{shown}");
+    assert!(shown.contains(" cancelled=0 found=2 ") && bench.events.is_empty(), "{shown}");
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn a_repair_survives_a_restart_and_a_snapshot() {
     bench.ack(A, &task.id, Outcome::Done, &[]);
     let shown = bench.site();
     assert!(shown.contains(" completed=2 redirects=1 failed=1 "), "{shown}");
-    assert!(shown.ends_with(" found=4"), "{shown}");
+    assert!(shown.contains(" found=4 "), "{shown}");
 }
 
 #[test]
