@@ -113,7 +113,8 @@ async function showGroup(group, { place, facts }, signal) {
     [`group:${group}`]: object => {
       // A busy group changes all the time.
       if (object && kept !== null && kept !== object['dead-kept']) {
-        letters.refresh();
+        // The page says by itself when the broker is away.
+        letters.refresh().catch(() => {});
       }
       kept = object?.['dead-kept'] ?? kept;
     },
