@@ -305,7 +305,7 @@ async fn a_flood_of_seeds_reaches_its_job_without_loss() {
     );
     loop {
         let shown = client.request("JOB show flood").await;
-        if shown.contains(&format!(" found={SEEDS}\r")) {
+        if shown.contains(&format!(" found={SEEDS} ")) {
             break;
         }
     }
