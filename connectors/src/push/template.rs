@@ -114,7 +114,7 @@ impl Template {
         })
     }
 
-    /// With what `value` returns for each piece that is no literal.
+    /// With what `value` returns for each piece that is not a literal.
     fn render_with<'a>(&'a self, escape: Escape, value: impl Fn(&'a Piece) -> &'a str) -> String {
         let mut text = String::new();
         for piece in &self.0 {

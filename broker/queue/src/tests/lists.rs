@@ -149,7 +149,7 @@ fn first_word(line: &str) -> String {
 }
 
 /// An entry that is there from the begin of a walk to its end is listed exactly once, and no entry
-/// is listed twice, whatever happens between the parts.
+/// is listed twice, even if items come and go between the parts.
 // PROTOCOL: G11
 #[test]
 #[expect(clippy::print_stdout, reason = "prints the seed")]

@@ -137,7 +137,7 @@ fn after_a_restart_a_rule_waits_for_the_tasks_from_before() {
     assert_eq!(bench.ok(), "crawlers key=cdn.test block=yes", "the other task is of this run");
 }
 
-/// The keys of such a group are no hosts, so no member requests parts from them.
+/// The keys of such a group are not hosts, so no member requests parts from them.
 // PROTOCOL: G18
 #[test]
 fn after_a_restart_a_rule_for_an_attribute_waits_for_no_other_key() {
