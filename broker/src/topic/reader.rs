@@ -106,6 +106,8 @@ pub struct Reader {
     pending: Option<(PendingRead, Seq)>,
     /// Where to continue in the log.
     position: Option<ReadPosition>,
+    /// Whether the next lines of the log are read while the last ones are sent.
+    reads_ahead: bool,
 }
 
 /// The result of [`Reader::fetch`].
@@ -133,7 +135,14 @@ impl Reader {
             wait: MarkWait::new(Mark::Visible),
             pending: None,
             position: None,
+            reads_ahead: true,
         }
+    }
+
+    /// Makes this a reader that holds no buffer of the disk between two calls that return events.
+    pub(crate) fn without_read_ahead(mut self) -> Self {
+        self.reads_ahead = false;
+        self
     }
 
     /// Makes this a group's reader: it stops at the durable mark, and the topic keeps what it has
@@ -286,7 +295,7 @@ impl Reader {
                 }
                 (self.cursor, self.position) = (end.min(until), Some(at));
                 let first_kept = self.topic.tail.lock().first_kept();
-                if self.cursor < first_kept.min(until) {
+                if self.reads_ahead && self.cursor < first_kept.min(until) {
                     // Read the next lines while these are sent.
                     self.request_read(first_kept);
                 }

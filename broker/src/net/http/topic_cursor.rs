@@ -92,7 +92,7 @@ impl TopicCursor {
         let exists = shared.topics.find(topic.as_str()).is_some();
         let reader = match from {
             // The topic rejects a seq that it has not reached.
-            _ if exists => Some(shared.topics.subscribe(&topic, from, Waker::noop().clone())?),
+            _ if exists => Some(subscribe(shared, &topic, from, Waker::noop())?),
             Some(StartAt::Seq(seq)) if seq > Seq(1) => {
                 // The same error as of an existing topic: the seq is from another broker.
                 let text = format!(
@@ -123,7 +123,7 @@ impl TopicCursor {
     pub(super) fn next(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> NextEvents {
         if self.reader.is_none() && self.topic_exists_or_wait(cx) {
             let first = Some(StartAt::First);
-            self.reader = self.shared.topics.subscribe(&self.topic, first, cx.waker().clone()).ok();
+            self.reader = subscribe(&self.shared, &self.topic, first, cx.waker()).ok();
         }
         let Some(reader) = &mut self.reader else {
             return NextEvents::Empty { is_reading_disk: false };
@@ -136,13 +136,7 @@ impl TopicCursor {
             Fetched::Delivered if runs.is_empty() => {
                 NextEvents::Empty { is_reading_disk: reader.waits_for_disk() }
             }
-            Fetched::Delivered => {
-                if reader.waits_for_disk() {
-                    // A client that reads nothing would keep the buffer of the next read.
-                    reader.rewind(reader.cursor());
-                }
-                NextEvents::Lines(runs)
-            }
+            Fetched::Delivered => NextEvents::Lines(runs),
         }
     }
 
@@ -152,6 +146,16 @@ impl TopicCursor {
         let find = || topics.find(self.topic.as_str());
         topics.new_topic_waiters.find_or_wait(&mut self.waiter_slot, cx.waker(), find).is_some()
     }
+}
+
+/// A client that reads nothing would keep the buffer of a read ahead.
+fn subscribe(
+    shared: &Shared,
+    topic: &TopicName,
+    from: Option<StartAt>,
+    waker: &Waker,
+) -> Result<Reader, ProtocolError> {
+    Ok(shared.topics.subscribe(topic, from, waker.clone())?.without_read_ahead())
 }
 
 impl Drop for TopicCursor {
