@@ -22,19 +22,20 @@ pub fn plural(n: u64, noun: &str) -> String {
 
 /// A number of bytes with a unit: `512 B`, `3.4 kB`, `12 MB`.
 pub fn format_bytes(count: u64) -> String {
-    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if count < 1000 {
         return format!("{count} B");
     }
     #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
     let mut value = count as f64 / 1000.0;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
+    let mut unit = "kB";
+    for larger in ["MB", "GB", "TB"] {
+        if value < 999.5 {
+            break;
+        }
+        (value, unit) = (value / 1000.0, larger);
     }
     let digits = usize::from(value < 9.95);
-    format!("{value:.digits$} {}", UNITS[unit])
+    format!("{value:.digits$} {unit}")
 }
 
 /// A duration in at most two units: `45 ms`, `2.3 s`, `12 s`, `3m 05s`, `2h 03m`, `4d 01h`.

@@ -36,6 +36,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tidings_metrics::MetricsSource;
 use tidings_protocol::MemberId;
 
 use self::listener::spawn_accept_loop;
@@ -65,6 +66,8 @@ pub(crate) struct Shared {
     cursors: Cursors,
     registry: ConnectionRegistry,
     stats: Arc<Stats>,
+    /// What other parts of the process report.
+    metrics: Vec<Arc<dyn MetricsSource>>,
     pub(crate) access: Access,
     quotas: Quotas,
     pub(crate) audit: Audit,
@@ -81,6 +84,8 @@ pub(crate) struct ConnectionConfig {
     pub(crate) limits: Limits,
     pub(crate) access: AccessConfig,
     pub(crate) quotas: QuotaConfig,
+    /// What other parts of the process report.
+    pub(crate) metrics: Vec<Arc<dyn MetricsSource>>,
     /// Logs every received line.
     pub(crate) log_lines: bool,
 }
@@ -105,6 +110,7 @@ impl Shared {
             groups,
             cursors,
             stats: Arc::default(),
+            metrics: config.metrics,
             access,
             quotas: Quotas::new(&config.quotas),
             audit,
