@@ -31,6 +31,9 @@ struct SimulatedHost {
     open: u32,
     /// Tasks whose holders may request parts of their pages from it, until these times.
     parts: BTreeMap<TaskId, Moment>,
+    /// When a change of its rules was last answered. That does not wait for requests above a lower
+    /// limit.
+    ruled_at: Moment,
     /// End of the last request that the group should know of.
     last_end: Option<Moment>,
     /// Shortest delay after that.
@@ -93,6 +96,11 @@ impl HostCheck {
         }
     }
 
+    /// A change of the rules of a host is answered.
+    pub(super) fn end_rule(&mut self, name: &str, now: Moment) {
+        self.by_name.entry(name.to_owned()).or_default().ruled_at = now;
+    }
+
     /// Checks that a host has no request, if a rule holds it.
     pub(super) fn check_held(&self, name: &str, now: Moment) -> CheckResult {
         let (open, parts) =
@@ -148,7 +156,8 @@ impl HostCheck {
         let (_, parallel) = self.rules.parallels(name, self.parallel, now);
         let (delay_ms, _) = self.rules.delays(name, self.delay_ms, now);
         let host = self.by_name.get_mut(name).expect("the host was inserted above");
-        Promise::OneInFlight.holds(host.open < parallel, || {
+        let is_older = self.parallel > 1 && released <= host.ruled_at;
+        Promise::OneInFlight.holds(host.open < parallel || is_older, || {
             format!("{name} gets another request with {} of {parallel} open", host.open)
         })?;
         host.open += 1;

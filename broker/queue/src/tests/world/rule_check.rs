@@ -318,6 +318,7 @@ impl World {
         self.totals.rules += 1;
         for host in hosts_of(key) {
             self.priority_check.rest(host, self.now);
+            self.hosts.end_rule(&name_of(host), self.now);
             // A rule that had ended before may have hidden another one, which then holds the host
             // from its end on: no answer has waited for the requests that are open.
             if answer.is_ok() {
