@@ -103,8 +103,7 @@ impl Contexts {
     }
 }
 
-/// The text of a file that only its owner can change, who is this user or root; `None` if others
-/// can.
+/// The text of a file that only this user or root can change; `None` if others can, too.
 fn read_private(path: &Path) -> io::Result<Option<String>> {
     let metadata = fs::metadata(path)?;
     let is_ours = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
@@ -116,8 +115,8 @@ fn read_private(path: &Path) -> io::Result<Option<String>> {
 
 impl Context {
     /// The context of a command line that was matched with the environment and the configuration
-    /// file. A command whose broker has a flag or a variable uses no context, since another broker
-    /// must not get the token of this one; only a typed `--context` overrides the variable.
+    /// file. If a flag or a variable names the broker, no context is used, since another broker
+    /// must not get the token of this one. Only a typed `--context` overrides the variable.
     pub(crate) fn of(command: &Command, matches: &ArgMatches) -> Result<Option<Self>, Failure> {
         let (mut command, mut matches) = (command, matches);
         while let Some((name, deeper)) = matches.subcommand() {

@@ -3,8 +3,8 @@
 use clap::error::Error;
 use clap::{Arg, ArgAction, Command};
 
-/// The beginning of the ids of flags that have no environment variable and no key in a file,
-/// because they are about one call or because their name means something else in a server.
+/// The prefix of the ids of flags that have no environment variable and no key in a file. Such a
+/// flag applies to one call only, or its name means something else in a server.
 const TYPED: &str = "typed_";
 
 /// Whether the environment and the configuration file can set a flag.

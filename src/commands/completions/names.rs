@@ -17,7 +17,7 @@ use crate::client::manage::first_word;
 use crate::config::contexts::Contexts;
 use crate::flags::broker::BrokerFlag;
 
-/// The word before the line. It is no subcommand of the definition, so scripts do not offer it.
+/// The word before the line. The definition has no such subcommand, so scripts do not offer it.
 pub(crate) const COMMAND: &str = "complete-names";
 
 /// The name of the connection, as the broker shows it.
@@ -128,8 +128,8 @@ impl<'a> LastWord<'a> {
         Some(self.beginnings(lines.iter().map(|line| first_word(line))))
     }
 
-    /// Those of the names that begin as the word does. A broker can send anything: what is no name
-    /// could be a flag, such as `--yes`, or a command of the shell.
+    /// The names that begin with the word. A broker can send anything, so invalid names are
+    /// dropped: they could be a flag, such as `--yes`, or a command of the shell.
     fn beginnings<'n>(&self, names: impl Iterator<Item = &'n str>) -> Vec<String> {
         let names = names.filter(|name| name.starts_with(self.prefix) && is_name(name));
         names.take(NAMES_MAX).map(str::to_owned).collect()
