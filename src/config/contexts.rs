@@ -12,7 +12,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use serde::{Deserialize, Serialize};
 
-use crate::flags::arguments::connects;
+use crate::flags::address::BrokerAddress;
+use crate::flags::arguments::{connects, subcommand_of};
 use crate::terminal::failure::Failure;
 
 /// The file, below the directory for configuration.
@@ -118,12 +119,9 @@ impl Context {
     /// file. If a flag or a variable names the broker, no context is used, since another broker
     /// must not get the token of this one. Only a typed `--context` overrides the variable.
     pub(crate) fn of(command: &Command, matches: &ArgMatches) -> Result<Option<Self>, Failure> {
-        let (mut command, mut matches) = (command, matches);
-        while let Some((name, deeper)) = matches.subcommand() {
-            let Some(subcommand) = command.find_subcommand(name) else { return Ok(None) };
-            (command, matches) = (subcommand, deeper);
-        }
-        if !connects(command) {
+        let (names, matches) = subcommand_of(matches);
+        let command = names.iter().try_fold(command, |it, name| it.find_subcommand(name));
+        if !command.is_some_and(connects) {
             return Ok(None);
         }
         let is_typed = matches.value_source("context") == Some(ValueSource::CommandLine);
@@ -138,6 +136,15 @@ impl Context {
             _ => {}
         }
         Self::named(matches.get_one::<String>("context").map(String::as_str), is_typed)
+    }
+
+    /// Why no token is sent to a broker that a flag or a variable names, if the context that it
+    /// overrides has one.
+    pub(crate) fn unsent_token(matches: &ArgMatches, broker: &BrokerAddress) -> Option<String> {
+        let name = matches.try_get_one::<String>("context").ok()?;
+        let Self { name, flags, .. } = Self::named(name.map(String::as_str), false).ok()??;
+        let reason = "because --broker or TIDINGS_BROKER overrides the context";
+        flags.token_file.map(|_| format!("no token is sent to {broker}, {reason} {name}"))
     }
 
     /// The context of this name, or the current one.

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::client::connection;
 use crate::client::manage::first_word;
 use crate::config::contexts::Contexts;
+use crate::flags::arguments::subcommand_of;
 use crate::flags::broker::BrokerFlag;
 
 /// The word before the line. The definition has no such subcommand, so scripts do not offer it.
@@ -102,10 +103,7 @@ impl<'a> LastWord<'a> {
             let contexts = Contexts::read().ok()?.all;
             return Some(self.beginnings(contexts.keys().map(String::as_str)));
         }
-        let mut matches = matches;
-        while let Some((_, deeper)) = matches.subcommand() {
-            matches = deeper;
-        }
+        let (_, matches) = subcommand_of(matches);
         // Other commands talk to no broker.
         matches.try_contains_id("broker").ok().filter(|is_given| *is_given)?;
         let broker = BrokerFlag::from_arg_matches(matches).ok()?.broker;
