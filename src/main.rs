@@ -1,7 +1,7 @@
 //! The `tidings` command: reads flags and configuration, connects broker and crawler, and prints
 //! for people. The crates `tidings-broker` and `tidings-subscriber` do the work.
 //!
-//! Each folder imports only those behind it in this list, which a test of circles keeps so:
+//! Each folder imports only those after it in this list. The test `docs::modules` finds circles:
 //!
 //! 1. `cli`: the parser of the command line, help, and the configuration of a server
 //! 2. `commands`: one module for each subcommand, with what only that subcommand uses

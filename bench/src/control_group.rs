@@ -1,5 +1,5 @@
-//! A control group of processes, which counts the processor time of all of them, also of those that
-//! ended without a parent that waited for them, as those of a browser do.
+//! A control group of processes. It counts the processor time of all of them, also of those that
+//! ended without a parent that waited for them, such as processes of a browser.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! A large frontier of waiting URLs: links per second that enter it, memory per link, the time in
-//! which a worker receives a task meanwhile, the longest time of a list, and the time from a kill of
-//! the broker to the next released task.
+//! Measures a large frontier of waiting URLs: links per second that enter it and memory per link,
+//! and meanwhile the time until a worker receives a task. Then the longest time of a list, and the
+//! time from a kill of the broker to the next released task.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 

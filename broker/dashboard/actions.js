@@ -61,6 +61,22 @@ function reportFailure(report, error) {
 }
 
 /**
+ * Refreshes a page after an action. `said` is what the action returned: a sentence, or nothing if
+ * the reader changed their mind. Resolves to it, with the reason if only the refresh failed.
+ */
+export async function refreshed(said, refresh) {
+  try {
+    await (said && refresh());
+  } catch (error) {
+    // A page that was left needs no refresh.
+    if (error.name !== 'AbortError') {
+      return `${said} The page could not be refreshed: ${error.message}`;
+    }
+  }
+  return said;
+}
+
+/**
  * Asks before something that cannot be undone. `text`: a sentence, a node, or an array of them;
  * `typed`: a name that must be typed. Resolves to whether the reader confirmed.
  */

@@ -1,7 +1,7 @@
 // Rules of a group for hosts: block, pause or slow down, with a note and an end.
 
 import { ask, walk } from './ask.js';
-import { button, confirm, filled, form } from './actions.js';
+import { button, confirm, filled, form, refreshed } from './actions.js';
 import { keeper, unseen } from './dom.js';
 import { milliseconds } from './events.js';
 import { duration, visible } from './format.js';
@@ -131,13 +131,7 @@ export function rulesTable(group, onEnd) {
       {
         title: 'Action', text: rule => keep(rule.key, () => button({
           label: ['End…', unseen(` the rule of ${visible(rule.key)}`)], right: 'admin',
-          run: async () => {
-            const said = await endRule(group, rule.key);
-            if (said) {
-              await onEnd();
-            }
-            return said;
-          },
+          run: async () => refreshed(await endRule(group, rule.key), onEnd),
         })),
       },
     ],

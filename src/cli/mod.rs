@@ -29,7 +29,8 @@ use crate::commands::topic::Topic;
 use crate::commands::{self};
 use crate::config::ConfigFile;
 use crate::config::contexts::Context;
-use crate::flags::arguments::{env_variable, one_line_message};
+use crate::flags::address::BrokerAddress;
+use crate::flags::arguments::{env_variable, one_line_message, subcommand_of};
 use crate::process::logging;
 use crate::services::server_flags::ServerFlags;
 use crate::terminal::failure::Failure;
@@ -282,7 +283,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
     Ok(Parsed { common: cli.common, cmd, file, typed_flags: typed })
 }
 
-/// Matches the words, with the environment, the context and the configuration file as defaults.
+/// Matches the words, with the environment, the context and the configuration file as defaults. If a
+/// token of a file or context is for another broker, a refusal of the broker will say so.
 fn match_words(
     mut command: Command,
     words: &[OsString],
@@ -290,15 +292,30 @@ fn match_words(
     let refuse = |error: Error| failure_of(words, &error);
     let mut matches = command.clone().try_get_matches_from(words).map_err(refuse)?;
     let path = matches.get_one::<PathBuf>("config");
-    let file = path.map(|path| ConfigFile::read(path, &definition())).transpose()?;
-    if let Some(file) = &file {
+    let mut file = path.map(|path| ConfigFile::read(path, &definition())).transpose()?;
+    let mut unsent = None;
+    if let Some(file) = &mut file {
+        let (names, own) = subcommand_of(&matches);
+        unsent = file.withhold_token(&names, named_broker(own));
         command = file.apply(command)?;
         matches = command.clone().try_get_matches_from(words).map_err(refuse)?;
     }
     if let Some(context) = Context::of(&command, &matches)? {
         matches = context.apply(command).try_get_matches_from(words).map_err(refuse)?;
+    } else {
+        let (_, own) = subcommand_of(&matches);
+        let of_context = || Context::unsent_token(own, named_broker(own)?);
+        if let Some(reason) = unsent.or_else(of_context) {
+            broker_message::explain_unsent_token(reason);
+        }
     }
     Ok((matches, file))
+}
+
+/// The broker that a flag or a variable names.
+fn named_broker(matches: &ArgMatches) -> Option<&BrokerAddress> {
+    let broker = matches.try_get_one("broker").ok()??;
+    (matches.value_source("broker") != Some(ValueSource::DefaultValue)).then_some(broker)
 }
 
 /// The names that may stand at the end of a line which is being typed, such as

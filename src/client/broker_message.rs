@@ -1,6 +1,8 @@
 //! Converts answers of the broker to messages for the shell, without error codes and verbs of the
 //! protocol.
 
+use std::sync::OnceLock;
+
 use tidings_client::ClientError;
 use tidings_protocol::ProtocolError;
 
@@ -17,6 +19,15 @@ const HINTS: &[(&str, &str)] = &[
 
 /// The verbs behind a command in a hint, as in `GROUP create nix creates it`.
 const HINT_VERBS: &[&str] = &["changes", "creates", "ends", "lets", "makes", "removes"];
+
+/// Why no token is sent, although the configuration has one.
+static UNSENT_TOKEN: OnceLock<String> = OnceLock::new();
+
+/// Adds the reason why this process sends no token to each hint to log in.
+pub(crate) fn explain_unsent_token(reason: String) {
+    // A command line that is matched again has the same reason.
+    let _ = UNSENT_TOKEN.set(reason);
+}
 
 /// The message for a rejected command.
 pub(crate) fn rejection(error: &ProtocolError) -> String {
@@ -61,7 +72,8 @@ fn with_shell_hints(text: &str) -> String {
         return text.to_owned();
     };
     if *verb == "log in with HELLO" {
-        return format!("{problem}; {command}");
+        let unsent = UNSENT_TOKEN.get().map_or(String::new(), |reason| format!(" ({reason})"));
+        return format!("{problem}; {command}{unsent}");
     }
     let words = hint[verb.len()..].split(' ');
     let mut plain = Vec::new();

@@ -38,17 +38,17 @@ pub(crate) enum Scope {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JobLimits {
     pub(crate) scope: Scope,
-    /// Links match one of these patterns, if there are any, ..
+    /// If there are any, links must match one of these patterns.
     pub(crate) include: Vec<String>,
-    /// .. and none of these.
+    /// Links must match none of these patterns.
     pub(crate) exclude: Vec<String>,
     /// The largest number of links from a seed.
     pub(crate) depth: Option<u32>,
-    /// The largest number of pages ..
+    /// The largest number of pages in all.
     pub(crate) max_pages: Option<u64>,
-    /// .. of one host ..
+    /// The largest number of pages of one host.
     pub(crate) max_per_host: Option<u64>,
-    /// .. and the longest time.
+    /// The longest time.
     pub(crate) max_time: Option<Duration>,
     /// The pages that are rendered; `None`: the crawlers of the job decide.
     pub(crate) render: Option<RenderRule>,

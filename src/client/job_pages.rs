@@ -33,7 +33,7 @@ pub(crate) struct PassQuery<'a> {
     /// The number of the job: another job may have had the same name.
     pub(crate) number: u64,
     pub(crate) pass: u64,
-    /// Only pages whose newest outcome is `failed`.
+    /// Only pages with `failed` as their newest outcome.
     pub(crate) only_failed: bool,
     /// How many of them the job has counted, if the number is final.
     pub(crate) counted: Option<u64>,

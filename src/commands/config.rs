@@ -55,7 +55,7 @@ pub(crate) fn run(
     if find_subcommand(definition, &names).is_none_or(Command::is_hide_set) {
         return Err(Failure::Usage(format!("unknown subcommand {shown:?}; see tidings --help")));
     }
-    let file = path.map(|path| ConfigFile::read(path, definition)).transpose()?;
+    let mut file = path.map(|path| ConfigFile::read(path, definition)).transpose()?;
     let mut problems: Vec<_> = file.iter().flat_map(ConfigFile::problems).collect();
     problems.extend(environment_problems(definition, &names));
     if problems.is_empty() {
@@ -76,6 +76,10 @@ pub(crate) fn run(
     let context = context_of(definition, &names, file.as_ref())?;
     let text = match what {
         Config::Show(_) => {
+            if let Some(file) = &mut file {
+                let broker = std::env::var("TIDINGS_BROKER").ok();
+                file.withhold_token(&names, broker.and_then(|text| text.parse().ok()).as_ref());
+            }
             let settings = settings(definition, &names, file.as_ref(), context.as_ref());
             as_file(&names, &settings)
         }

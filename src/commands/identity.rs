@@ -42,7 +42,7 @@ pub(crate) enum IdentityCommand {
     Directory(FileArg),
     /// Add a key; it signs from tomorrow on, and the others expire a day after that
     ///
-    /// In this day, sites that keep an earlier directory fetch the new one. Running crawlers
+    /// Within this day, sites that keep an earlier directory fetch the new one. Running crawlers
     /// and brokers read the changed file.
     Rotate(RotateArgs),
 }

@@ -151,9 +151,9 @@ pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), F
     result
 }
 
-/// Prints a note for each line that the crawlers' group could not read as a URL, as the topic of
-/// dead letters announces it: the group announces at most 100 a minute. Without that topic `up`
-/// works as well. Never ends.
+/// Prints a note for each line that the crawlers' group could not read as a URL. It reads them from
+/// the topic of dead letters, on which the group announces at most 100 a minute. Without that topic
+/// `up` works as well. Never ends.
 async fn report_wrong_urls(broker: &BrokerAddress) {
     if let Err(error) = note_wrong_urls(broker).await {
         tracing::debug!(%error, "lines that are not URLs are no longer reported");

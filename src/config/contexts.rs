@@ -12,7 +12,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use serde::{Deserialize, Serialize};
 
-use crate::flags::arguments::connects;
+use crate::flags::address::BrokerAddress;
+use crate::flags::arguments::{connects, subcommand_of};
 use crate::terminal::failure::Failure;
 
 /// The file, below the directory for configuration.
@@ -103,8 +104,7 @@ impl Contexts {
     }
 }
 
-/// The text of a file that only its owner can change, who is this user or root; `None` if others
-/// can.
+/// The text of a file that only this user or root can change; `None` if others can, too.
 fn read_private(path: &Path) -> io::Result<Option<String>> {
     let metadata = fs::metadata(path)?;
     let is_ours = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
@@ -116,15 +116,12 @@ fn read_private(path: &Path) -> io::Result<Option<String>> {
 
 impl Context {
     /// The context of a command line that was matched with the environment and the configuration
-    /// file. A command whose broker has a flag or a variable uses no context, since another broker
-    /// must not get the token of this one; only a typed `--context` overrides the variable.
+    /// file. If a flag or a variable names the broker, no context is used, since another broker
+    /// must not get the token of this one. Only a typed `--context` overrides the variable.
     pub(crate) fn of(command: &Command, matches: &ArgMatches) -> Result<Option<Self>, Failure> {
-        let (mut command, mut matches) = (command, matches);
-        while let Some((name, deeper)) = matches.subcommand() {
-            let Some(subcommand) = command.find_subcommand(name) else { return Ok(None) };
-            (command, matches) = (subcommand, deeper);
-        }
-        if !connects(command) {
+        let (names, matches) = subcommand_of(matches);
+        let command = names.iter().try_fold(command, |it, name| it.find_subcommand(name));
+        if !command.is_some_and(connects) {
             return Ok(None);
         }
         let is_typed = matches.value_source("context") == Some(ValueSource::CommandLine);
@@ -139,6 +136,15 @@ impl Context {
             _ => {}
         }
         Self::named(matches.get_one::<String>("context").map(String::as_str), is_typed)
+    }
+
+    /// Why no token is sent to a broker that a flag or a variable names, if the context that it
+    /// overrides has one.
+    pub(crate) fn unsent_token(matches: &ArgMatches, broker: &BrokerAddress) -> Option<String> {
+        let name = matches.try_get_one::<String>("context").ok()?;
+        let Self { name, flags, .. } = Self::named(name.map(String::as_str), false).ok()??;
+        let reason = "because --broker or TIDINGS_BROKER overrides the context";
+        flags.token_file.map(|_| format!("no token is sent to {broker}, {reason} {name}"))
     }
 
     /// The context of this name, or the current one.

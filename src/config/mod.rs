@@ -38,8 +38,12 @@ pub(crate) use self::effective::{
     Setting, as_file, context_of, environment_problems, find_subcommand, settings,
 };
 use self::value::{FlagValue, flag_values};
+use crate::flags::address::BrokerAddress;
 use crate::flags::arguments::{is_setting, one_line_message};
 use crate::terminal::failure::Failure;
+
+/// The key of the file with the token for a broker.
+const TOKEN_KEY: &str = "token-file";
 
 /// A configuration file that was read.
 #[derive(Debug)]
@@ -145,11 +149,37 @@ impl ConfigFile {
         Ok(command)
     }
 
+    /// Removes the token that this subcommand would send to another broker than the one that the
+    /// file names beside it, in the same section or above. `broker` overrides that of the file.
+    /// Returns why no token is sent, if one was removed.
+    pub(crate) fn withhold_token(
+        &mut self,
+        names: &[&str],
+        broker: Option<&BrokerAddress>,
+    ) -> Option<String> {
+        let token = self.find_entry(names, |key| key == TOKEN_KEY)?;
+        let sections: Vec<_> = token.sections.iter().map(String::as_str).collect();
+        let own = self.broker(&sections)?;
+        let broker = broker.cloned().or_else(|| self.broker(names)).filter(|it| *it != own)?;
+        let place = self.place(token);
+        self.entries.retain(|entry| entry.key != TOKEN_KEY);
+        Some(format!("no token is sent to {broker}, because that of {place} is for {own}"))
+    }
+
+    /// The broker of this subcommand in the file.
+    fn broker(&self, names: &[&str]) -> Option<BrokerAddress> {
+        self.find_entry(names, |key| key == "broker")?.texts().concat().parse().ok()
+    }
+
     /// The values of a flag of this subcommand in the file, and their place `file:line`.
     fn find(&self, names: &[&str], arg: &Arg) -> Option<(Vec<String>, String)> {
         let entry = self.find_entry(names, |key| is_flag(arg, key))?;
+        Some((entry.texts(), self.place(entry)))
+    }
+
+    fn place(&self, entry: &ConfigEntry) -> String {
         let (line, _) = line_and_column(&self.text, entry.at);
-        Some((entry.texts(), format!("{}:{line}", self.path.display())))
+        format!("{}:{line}", self.path.display())
     }
 
     /// A problem with one of the values of a repeatable flag, with its place; `None` if the file

@@ -1,10 +1,10 @@
 //! What the command line and the configuration file need of the argument parser.
 
 use clap::error::Error;
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
-/// The beginning of the ids of flags that have no environment variable and no key in a file,
-/// because they are about one call or because their name means something else in a server.
+/// The prefix of the ids of flags that have no environment variable and no key in a file. Such a
+/// flag applies to one call only, or its name means something else in a server.
 const TYPED: &str = "typed_";
 
 /// Whether the environment and the configuration file can set a flag.
@@ -16,6 +16,16 @@ pub(crate) fn is_setting(arg: &Arg) -> bool {
 /// Whether a command connects to a broker with the flags of `BrokerFlag`.
 pub(crate) fn connects(command: &Command) -> bool {
     command.get_arguments().any(|arg| arg.get_long() == Some("context"))
+}
+
+/// The names of the subcommand that was matched, outermost first, and its own matches.
+pub(crate) fn subcommand_of(mut matches: &ArgMatches) -> (Vec<&str>, &ArgMatches) {
+    let mut names = Vec::new();
+    while let Some((name, deeper)) = matches.subcommand() {
+        names.push(name);
+        matches = deeper;
+    }
+    (names, matches)
 }
 
 /// The environment variable of a flag.

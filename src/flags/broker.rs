@@ -83,7 +83,7 @@ pub(crate) struct SecurityFlags {
     pub(crate) cert: Option<PathBuf>,
 
     /// PEM file with the private key of --cert [default: the file of --cert]
-    // Also `--key`, except in commands where that names the key of a group (`cli.rs`).
+    // Also `--key`, except in commands where that names the key of a group (`cli/mod.rs`).
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) cert_key: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! Landlock: the kernel denies the process everything that it has declared not to need.
+//! Landlock: the kernel denies the process all files except those that it has declared to need.
 
 use std::env;
 use std::path::PathBuf;

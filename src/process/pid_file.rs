@@ -10,7 +10,7 @@ use crate::terminal::output::printable;
 
 /// The pid file of this process; removed when dropped.
 ///
-/// A lock on the file decides, which ends with the process, and not the number in it: a file that
+/// A lock on the file decides, not the number in it. The lock ends with the process, so a file that
 /// was left behind rejects no start, even if its number is in use by another process.
 #[derive(Debug)]
 pub(crate) struct PidFile {

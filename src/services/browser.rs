@@ -70,8 +70,8 @@ pub(crate) struct BrowserFlags {
     /// Render pages in Chromium: never, auto (pages that look empty without their scripts), always,
     /// or those that match these patterns [default: never]
     ///
-    /// The attribute render= of a URL or of its job counts more. Patterns are those of --include,
-    /// with commas between them.
+    /// The attribute render= of a URL or of its job overrides this. Patterns are those of
+    /// --include, with commas between them.
     #[arg(long, value_name = "RULE|PATTERN,..")]
     pub(crate) render: Option<RenderRule>,
 

@@ -160,9 +160,9 @@ impl Endpoint {
         json(with_status(status), body)
     }
 
-    /// Whether the client may read the figures: it shows the token. Without a token it must use the
-    /// address of the crawler, because a page in a browser could point its own name at this machine
-    /// (DNS rebinding), and then read the response.
+    /// Whether the client may read the figures: it must send the token. If the crawler has no
+    /// token, `Host` must be an address or `localhost`. Otherwise a page in a browser could point
+    /// its own name at this machine (DNS rebinding), and read the response.
     fn allows(&self, headers: &HeaderMap) -> bool {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let Some(token) = self.token else {

@@ -51,8 +51,8 @@ pub(crate) struct HubFlags {
     #[arg(long, value_name = "URL")]
     hub: Vec<CanonicalUrl<'static>>,
 
-    /// Networks from which publishers may notify the hub of a change; requests that name a proxied
-    /// client never may
+    /// Networks from which publishers may notify the hub of a change; requests through a proxy
+    /// never may
     #[arg(long, value_name = "NET,..", value_delimiter = ',', default_value = "127.0.0.0/8,::1")]
     hub_publishers: Vec<IpNetwork>,
 

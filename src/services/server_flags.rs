@@ -50,9 +50,8 @@ pub(crate) struct ServerFlags {
     /// Request nothing of the hosts and URLs in FILE
     ///
     /// Each line is a host, *.HOST for all below it too, or, with a slash, a URL pattern as in the
-    /// exclude= of a job; # begins a comment. Read again on SIGHUP. The scripts, frames and other
-    /// parts of rendered pages are fetched without the group, so neither the list nor rules apply to
-    /// them; groups with key=none or seq have no list.
+    /// exclude= of a job; # begins a comment. Read again on SIGHUP. The list also applies to
+    /// scripts, frames and other parts of rendered pages. Groups with key=none or seq have no list.
     #[arg(long, value_name = "FILE")]
     never: Option<PathBuf>,
 

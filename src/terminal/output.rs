@@ -180,7 +180,7 @@ pub(crate) fn can_ask() -> bool {
 /// Asks a question that is answered with yes or no; without an answer it is no.
 pub(crate) fn ask(question: &str) -> Result<bool, Failure> {
     let shown = printable(question, usize::MAX);
-    // Without the question, nobody answers it.
+    // If the question cannot be shown, no answer may be read.
     let mut error = io::stderr().lock();
     let asked = write!(error, "{shown} [y/N] ").and_then(|()| error.flush());
     asked.map_err(|error| Failure::Failed(error.into()))?;

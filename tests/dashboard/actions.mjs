@@ -8,7 +8,8 @@ import { strictEqual as same } from 'node:assert/strict';
 const [address, token] = process.argv.slice(2);
 
 await main(async browser => {
-  const tab = await openTab(browser, `${address}#token=${token}`);
+  const expected = [/net::ERR_FAILED/];
+  const tab = await openTab(browser, `${address}#token=${token}`, { expected });
   const { page } = tab;
   const press = name => page.locator('main').getByRole('button', { name, exact: true }).click();
   const dialog = page.getByRole('dialog');
@@ -77,5 +78,32 @@ await main(async browser => {
   await confirm('Block');
   all.block = await said();
   await page.getByText('blocked').first().waitFor();
+
+  // Reads fail from the last click of each of these actions on.
+  const failReads = route =>
+    (route.request().method() === 'GET' ? route.abort() : route.continue());
+  all.unread = [];
+  const unread = async (button, last, prepare) => {
+    await press(button);
+    await prepare?.();
+    await page.route('**/*', failReads);
+    await confirm(last);
+    all.unread.push(await said());
+    await page.unroute('**/*', failReads);
+  };
+  await show(tab, ['#/dead', '/broken/1']);
+  await page.getByRole('checkbox', { name: '/broken/1' }).check();
+  await unread('Drop those chosen…', 'Yes, drop');
+  await show(tab, pages.schedules);
+  await unread(/^End…/, 'End it');
+  await show(tab, ['#/groups/crawlers', 'asked-by-its-owner']);
+  await unread('End… the rule of 127.1.0.2', 'End the rule');
+  await unread('Add a rule…', 'Set the rule', () => dialog.getByLabel('Host').fill('127.1.0.3'));
+  await show(tab, ['#/groups/crawlers/hosts/127.1.0.2', 'Nothing waits']);
+  await unread('Pause…', 'Pause');
+  await show(tab, pages.topic);
+  await unread('Settings…', 'Save', () => dialog.getByLabel('Keep events for').fill('9d'));
+  await show(tab, pages.groups);
+  await unread('Make a group…', 'Make', () => dialog.getByLabel('Name').fill('archive'));
   return all;
 });

@@ -2,15 +2,15 @@
 //! and subscribers only count the bytes that they receive, so that the broker is what is measured.
 //!
 //! Every event of a run has the same payload. The number of received bytes therefore says which
-//! event a subscriber has reached, without any parsing, and the sum at the end shows to the byte
+//! event a subscriber has reached, without any parsing. The sum at the end shows to the byte
 //! whether something is missing. A [`WireProtocol`] holds what is special about one broker.
 //! Everything else is the same for all of them: the generator, the sizes of writes and the window.
 //!
 //! A queue of tasks is the exception ([`queue`]): its workers read every line, because they
 //! acknowledge each task.
 //!
-//! One thread does everything. It waits on `epoll`, and discards the bytes that it only counts
-//! inside the kernel (`recv` with `MSG_TRUNC`), at a fifth of the cost of copying them out.
+//! One thread does everything. It waits on `epoll`. Bytes that it only counts are discarded inside
+//! the kernel (`recv` with `MSG_TRUNC`), at a fifth of the cost of copying them out.
 //!
 //! | module | content |
 //! |---|---|
@@ -24,9 +24,9 @@
 //! The crate `tidings-bench` measures more with the same generator. Linux only: the costs of the
 //! broker are read from `/proc`.
 //!
-//! **What it may not know**: the crates of the broker, its codec and its client, so that a mistake
-//! there does not hide itself in the measurement. Its manifest names none of them, and a step of
-//! `.ci/run` reads its dependencies.
+//! **What it must not depend on**: the crates of the broker, its codec and its client, because a
+//! mistake there could hide itself in the measurement. Its manifest names none of them, and a step
+//! of `.ci/run` checks its dependencies.
 
 pub mod command;
 pub mod compare;

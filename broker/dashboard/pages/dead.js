@@ -1,6 +1,6 @@
 // Dead letters of a group: search them, and retry or drop those chosen, those that match, or all.
 
-import { button, confirm } from '../actions.js';
+import { button, confirm, refreshed } from '../actions.js';
 import { ask, walk } from '../ask.js';
 import { groupPage } from '../choice.js';
 import { el, replace } from '../dom.js';
@@ -74,9 +74,7 @@ async function showGroup(group, { place, facts }, signal) {
       if (!await confirm({ title: `${label.replace('…', '')}?`, text, action: `Yes, ${verb}` })) {
         return undefined;
       }
-      const said = await send(path, verb, wanted);
-      await letters.reload();
-      return said;
+      return refreshed(await send(path, verb, wanted), letters.reload);
     },
   });
   const ticked = async () => {

@@ -1,6 +1,6 @@
 // One group: figures, plots, the hosts that hold it up, workers, failures, rules, settings.
 
-import { button, confirm, form } from '../actions.js';
+import { button, confirm, form, refreshed } from '../actions.js';
 import { announce, feedOf, rightTo } from '../announce.js';
 import { ask } from '../ask.js';
 import { remember } from '../choice.js';
@@ -101,11 +101,11 @@ export async function show(main, { group }, signal) {
     panel('Workers', workers.node),
     hasKeys && panel('Rules', rules.node, button({
       label: 'Add a rule…', right: 'admin',
-      run: () => change(() => setRule(group, {}), ruled.reload),
+      run: async () => refreshed(await setRule(group, {}) && 'Changed.', ruled.reload),
     })),
     el('div', { class: 'grid' },
       panel('Settings', settings, button({
-        label: 'Change…', right: 'admin', run: () => change(setSettings, null),
+        label: 'Change…', right: 'admin', run: async () => await setSettings() && 'Changed.',
       })),
       panel('Failures by reason', reasons)),
   ];
@@ -136,14 +136,6 @@ export async function show(main, { group }, signal) {
     if (await confirm({ title: `Purge ${group}`, text, action: 'Drop them', typed: group })) {
       draw(await ask(`${path}/purge`, { method: 'POST' }));
       return `What waited in ${group} is dropped; ${count(current.waiting)} wait now.`;
-    }
-    return undefined;
-  }
-
-  async function change(run, reload) {
-    if (await run()) {
-      await reload?.();
-      return 'Changed.';
     }
     return undefined;
   }

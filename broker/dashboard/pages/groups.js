@@ -1,6 +1,6 @@
 // All groups: what waits, how fast it is done, and whether something stands still.
 
-import { button, form } from '../actions.js';
+import { button, form, refreshed } from '../actions.js';
 import { ask } from '../ask.js';
 import { el, head, mark } from '../dom.js';
 import { count, duration, groupLink, plural, rate } from '../format.js';
@@ -74,11 +74,7 @@ export async function show(main, params, signal) {
         await ask(`/groups/${encodeURIComponent(group)}`, { method: 'PUT', body });
       },
     });
-    if (values) {
-      await read();
-      return `The group ${values.group} exists.`;
-    }
-    return undefined;
+    return refreshed(values && `The group ${values.group} exists.`, read);
   }
 }
 

@@ -1,6 +1,6 @@
 // One host of a group: why it waits, its rule, its last answers, what waits for it, its schedules.
 
-import { button } from '../actions.js';
+import { button, refreshed } from '../actions.js';
 import { announce, feedOf, rightTo } from '../announce.js';
 import { ask } from '../ask.js';
 import { el, figures, head, mark, panel, replace, replaceControls } from '../dom.js';
@@ -65,12 +65,16 @@ export async function show(main, { group, key }, signal) {
   let blocked = 0;
   const ways = ['block', 'pause', 'slow'].map(kind => button({
     label: { block: 'Block…', pause: 'Pause…', slow: 'Slow down…' }[kind], right: 'admin',
-    danger: kind === 'block', run: () => change(kind),
+    danger: kind === 'block', run: async () => refreshed(await change(kind), readAll),
   }));
   const dropping = button({
-    label: 'Drop what waits…', right: 'admin', danger: true, run: drop,
+    label: 'Drop what waits…', right: 'admin', danger: true,
+    run: async () => refreshed(await dropWaiting(group, key, signal), readAll),
   });
-  const ending = button({ label: 'End the rule…', right: 'admin', run: end });
+  const ending = button({
+    label: 'End the rule…', right: 'admin',
+    run: async () => refreshed(await endRule(group, key), readAll),
+  });
   const announcing = button({
     label: 'Announce a URL…', right: rightTo(topic),
     run: () => announce(settings, hasHosts ? `http://${key}/` : ''),
@@ -92,23 +96,9 @@ export async function show(main, { group, key }, signal) {
       kind !== 'slow' && 'The answer comes when the requests that are under way have ended.',
     ].filter(Boolean);
     const what = await setRule(group, { key, kind, text });
-    return what && after(`${visible(key)}: ${what}.`);
+    return what && `${visible(key)}: ${what}.`;
   }
-  async function end() {
-    const said = await endRule(group, key);
-    return said && after(said);
-  }
-
-  async function drop() {
-    const said = await dropWaiting(group, key, signal);
-    return said && after(said);
-  }
-
-  // Reads the page again. What was done is said even if that fails.
-  async function after(said) {
-    await Promise.allSettled([readRule(), readNow(), waiting.reload()]);
-    return said;
-  }
+  const readAll = () => Promise.all([readRule(), readNow(), waiting.reload()]);
 
   async function readNow() {
     const { keys: [found = {}] } = await ask(`${path}/keys`, { signal, query: { key } });

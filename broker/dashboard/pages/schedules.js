@@ -1,6 +1,6 @@
 // URLs that are fetched again and again: when, how they ended last; add, change and end.
 
-import { button, confirm } from '../actions.js';
+import { button, confirm, refreshed } from '../actions.js';
 import { publish, feedOf, reschedule, rightTo, schedule } from '../announce.js';
 import { ask } from '../ask.js';
 import { groupPage } from '../choice.js';
@@ -31,14 +31,9 @@ async function showGroup(name, { place, facts }, signal) {
   const last = new Map();
   const keep = keeper();
 
-  const after = async said => {
-    if (said) {
-      await rows.reload();
-    }
-    return said;
-  };
   const rowButton = ({ url }, label, run) => button({
-    label: [label, unseen(` ${visible(url)}`)], right, run: async () => after(await run()),
+    label: [label, unseen(` ${visible(url)}`)], right,
+    run: async () => refreshed(await run(), rows.reload),
   });
   const end = async ({ url }) => {
     const text = `${visible(url)} is no longer fetched by itself. If it waits, it is fetched once.`;
@@ -78,7 +73,8 @@ async function showGroup(name, { place, facts }, signal) {
     searchForm(query => rows.reload(query)),
     view.node,
     button({
-      label: 'Add a schedule…', right, run: async () => after(await schedule(group)),
+      label: 'Add a schedule…', right,
+      run: async () => refreshed(await schedule(group), rows.reload),
     }),
     el('p', { class: 'hint' }, missing ? `The last outcome ${missing}.`
       : 'The last outcome is one of the newest 10,000 results.'));

@@ -1,6 +1,6 @@
 // One topic: its cursors, its events as they come, and its settings.
 
-import { button, confirm, filled, form } from '../actions.js';
+import { button, confirm, filled, form, refreshed } from '../actions.js';
 import { ask } from '../ask.js';
 import { about } from '../crawl.js';
 import { el, figures, head, mark, panel, replace } from '../dom.js';
@@ -44,11 +44,8 @@ export async function show(main, { topic: name }, signal) {
   const actions = [
     button({ label: 'Publish…', right: `pub:${name}`, run: () => publish(name, path) }),
     button({
-      label: 'Settings…', right: 'admin', run: async () => {
-        const said = await change(name, path, topic);
-        await read();
-        return said;
-      },
+      label: 'Settings…', right: 'admin',
+      run: async () => refreshed(await change(name, path, topic), read),
     }),
     button({
       label: 'Delete…', right: 'admin', danger: true,

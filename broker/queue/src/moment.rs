@@ -55,7 +55,9 @@ impl ClockStamp {
     /// has to do, which may have been set. The result never goes back.
     pub fn moment_after(&self, earlier: &Self, last: Moment) -> Moment {
         let moment = if earlier.is_same_boot(self) {
-            earlier.moment + (self.uptime_ms - earlier.uptime_ms)
+            // Both uptimes are truncated, so up to 1 ms less has passed. A clock that is ahead
+            // would end delays early.
+            earlier.moment + (self.uptime_ms - earlier.uptime_ms).saturating_sub(1)
         } else {
             let last_ms = earlier.unix_ms.saturating_add_unsigned(last.since(earlier.moment));
             last + u64::try_from(self.unix_ms.saturating_sub(last_ms)).unwrap_or(0)

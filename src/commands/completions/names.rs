@@ -15,9 +15,10 @@ use tokio::time::timeout;
 use crate::client::connection;
 use crate::client::manage::first_word;
 use crate::config::contexts::Contexts;
+use crate::flags::arguments::subcommand_of;
 use crate::flags::broker::BrokerFlag;
 
-/// The word before the line. It is no subcommand of the definition, so scripts do not offer it.
+/// The word before the line. The definition has no such subcommand, so scripts do not offer it.
 pub(crate) const COMMAND: &str = "complete-names";
 
 /// The name of the connection, as the broker shows it.
@@ -102,10 +103,7 @@ impl<'a> LastWord<'a> {
             let contexts = Contexts::read().ok()?.all;
             return Some(self.beginnings(contexts.keys().map(String::as_str)));
         }
-        let mut matches = matches;
-        while let Some((_, deeper)) = matches.subcommand() {
-            matches = deeper;
-        }
+        let (_, matches) = subcommand_of(matches);
         // Other commands talk to no broker.
         matches.try_contains_id("broker").ok().filter(|is_given| *is_given)?;
         let broker = BrokerFlag::from_arg_matches(matches).ok()?.broker;
@@ -128,8 +126,8 @@ impl<'a> LastWord<'a> {
         Some(self.beginnings(lines.iter().map(|line| first_word(line))))
     }
 
-    /// Those of the names that begin as the word does. A broker can send anything: what is no name
-    /// could be a flag, such as `--yes`, or a command of the shell.
+    /// The names that begin with the word. A broker can send anything, so invalid names are
+    /// dropped: they could be a flag, such as `--yes`, or a command of the shell.
     fn beginnings<'n>(&self, names: impl Iterator<Item = &'n str>) -> Vec<String> {
         let names = names.filter(|name| name.starts_with(self.prefix) && is_name(name));
         names.take(NAMES_MAX).map(str::to_owned).collect()

@@ -21,9 +21,9 @@ use crate::terminal::page_line::{page_json, page_line};
 const SLOWEST: usize = 5;
 const SLOWEST_NOW: usize = 3;
 
-/// Faster answers are not listed as slow ..
+/// Faster answers are not listed as slow.
 const SLOW_ANSWER_MIN: Duration = Duration::from_millis(500);
-/// .. and hosts with a shorter wait or span are not listed.
+/// Hosts with a shorter wait or span are not listed.
 const LONG_HOST_MIN: Duration = Duration::from_secs(1);
 
 /// The kind of output.

@@ -30,7 +30,7 @@ const KEYS_MAX: &str = "1000";
 const EXAMPLES: &str = "\
 Examples:
   tidings explain https://example.org/docs/    what this page waits for, or which crawler fetches it
-  tidings explain example.org                  whether its host is in use, or when it is next
+  tidings explain example.org                  which request to this host runs, or how long it rests
   tidings explain example.org --group feeds    the same in another group
 
 A terminal shows sentences. A pipe gets the lines of the broker (EXPLAIN in PROTOCOL.md), and --json

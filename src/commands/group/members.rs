@@ -17,13 +17,14 @@ Examples:
   tidings group drain crawlers 5b0c6f1e      the first one gets no further tasks
   tidings group tasks --state processing     the tasks that it still has
 
-DONE, FAILED and LOST count since the worker has joined. RENDER counts the tasks that need a browser, of those that the worker may hold at once.
+DONE, FAILED and LOST count since the worker joined. RENDER is the number of its tasks that need a
+browser, and how many of these it may hold at once.
 
 States:
   active    gets tasks as its credit allows
   draining  drained by an operator, and still holds tasks
   drained   drained by an operator, and holds nothing: it can be stopped
-  silent    a lease of it ended without an answer; it gets no task until it sends something
+  silent    one of its leases ended without an answer; it gets no task until it sends something
   away      not connected; it keeps its tasks until their leases end";
 
 const DRAIN: &str = "\
@@ -31,9 +32,9 @@ Examples:
   tidings group drain crawlers 5b0c6f1e
   tidings group undrain crawlers 5b0c6f1e
 
-The worker ends the tasks that it has, and the others get the rest. It stays drained when it connects
-again, and when the broker is restarted. A worker program that is started again is a new member, which
-is not drained.";
+The worker finishes the tasks that it has, and other workers get all further ones. It stays drained
+when it reconnects, and when the broker is restarted. A worker program that is started again is a
+new member, which is not drained.";
 
 /// The headings of the table.
 pub(crate) const HEADINGS: &str =

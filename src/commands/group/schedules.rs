@@ -20,8 +20,9 @@ Examples:
   tidings group schedules --match '/news/*' --all            of these URLs, in no particular order
   tidings pub new-url 'https://example.org/feed every=0'     end the schedule
 
-Without --all, the schedules are listed by due time. STATE is `in progress` while the URL is fetched, and `skips
-next` if it was fetched since the last due time, so that the next one is left out.";
+Without --all, the schedules are listed by due time. STATE is `in progress` while the URL is
+fetched, and `skips next` if it was fetched since the last due time, so that the next one is left
+out.";
 
 /// The longest URL in a table, in characters.
 const URL_CHARS_MAX: usize = 200;

@@ -21,9 +21,9 @@ Examples:
   tidings group tasks --match '/docs/*,*.pdf'   entries with such paths
   tidings group tasks --all --json > queue.jsonl
 
-Without --state, entries that are not finished and dead letters are listed. With --all, an entry that
-is there from the begin to the end is listed exactly once, even if others come and go meanwhile. Of
-finished entries the broker keeps the newest 1,000 in memory.";
+Without --state, unfinished entries and dead letters are listed. With --all, an entry that exists
+all the time is listed exactly once, even if others come and go meanwhile. Of finished entries the
+broker keeps the newest 1,000 in memory.";
 
 /// The longest URL or text in a table, in characters.
 const TEXT_CHARS_MAX: usize = 200;

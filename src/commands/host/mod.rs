@@ -46,7 +46,7 @@ const TEXT_CHARS_MAX: usize = 200;
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Host {
-    /// Send no requests to a host; its URLs end as blocked, those that wait and those that come
+    /// Send no requests to a host; its waiting URLs and new ones end as blocked
     #[command(after_help = set::BLOCK_EXAMPLES)]
     Block(BlockArgs),
     /// Send no requests to a host for a while; its URLs wait

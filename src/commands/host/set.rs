@@ -21,10 +21,9 @@ Examples:
   tidings host block '*.example.org' --note abuse-2381
   tidings host block example.org --until 2026-12-01T00:00Z
 
-Nothing is requested from the host any more, not even robots.txt. URLs that wait end as blocked, in
-all jobs, and so do URLs that come. The command returns when the requests under way have ended:
-from then on the host gets none. Ctrl-C ends only the waiting. Parts of rendered pages, such as
-images, are requested with the page that shows them.
+Nothing is requested from the host any more, not even robots.txt or parts of rendered pages. Its
+waiting URLs end as blocked, in all jobs, and so do new ones. The command returns when the requests
+under way have ended: from then on the host gets none. Ctrl-C ends only the waiting.
 
 Exit codes: 0 blocked, and no request is under way; 1 rejected or failed; 2 wrong usage;
 130 interrupted while waiting (the rule stays).";
@@ -46,7 +45,7 @@ Examples:
   tidings host slow '*.example.org' --delay 500ms --parallel 2 --for 1d
 
 The delay replaces that of the group for this host, so it may also be shorter. A longer delay that
-the site asks for counts, as always.";
+the site asks for still applies.";
 
 /// The flags of `tidings host block` and `pause`.
 #[derive(Debug, Args)]

@@ -21,9 +21,9 @@ Examples:
   tidings job retry docs --dry-run                   how many there are
   tidings job failed docs                            which of them failed again
 
-The failed pages become the seeds of the next pass of the job, whose links are not followed, so no
-other page is fetched again, except the targets of redirects. The pass keeps render= and callback= of
-the job and has none of its limits. Dead letters of these pages are dropped.
+The failed pages become the seeds of the next pass of the job. Their links are not followed, so no
+other page is fetched again, except the targets of redirects. The pass keeps render= and callback=
+of the job, and has none of its limits. Dead letters of these pages are dropped.
 
 Exit codes: 0 the pages are queued, or nothing failed; 1 the job is not done or does not exist, or
 the broker rejects the request; 2 wrong usage; 130 interrupted (the next pass stays open).";

@@ -20,9 +20,9 @@ Examples:
   tidings job set docs --max-pages 2000 --max-time 2h     other limits
   tidings job set docs --include none                     remove a setting
 
-A setting replaces the one that the job has; the others stay. It holds for this pass. From the
-answer on, no URL is requested that the job would not admit as a link now; seeds always belong to
-it. A wider setting counts for links that are found from then on. --max-time counts from now.
+A setting replaces the one that the job has; the others stay. It holds for this pass. Once the
+command has returned, no URL is requested that the job would not admit as a link now; seeds always
+belong to it. A wider setting applies to links that are found later. --max-time counts from now.
 
 Exit codes: 0 success; 1 the job does not run, or the broker rejects the request; 2 wrong usage.";
 

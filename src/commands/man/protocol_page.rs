@@ -11,7 +11,7 @@ const ABOUT: &str = "line protocol of Tidings";
 pub(super) fn page() -> String {
     let mut writer = Writer::new(head("tidings-protocol", "7", ABOUT));
     writer.heading("SH", "DESCRIPTION");
-    // The table of contents is for readers who can follow its links.
+    // The links of the table of contents do not work in a manual page.
     let lines = SPECIFICATION.lines().filter(|line| !(line.contains("](#") && line.contains('·')));
     lines.for_each(|line| writer.line(line));
     writer.heading("SH", "SEE ALSO");

@@ -68,14 +68,14 @@ silently.
 
 Programs: --exec starts the program without a shell (use --exec sh -c '..' for one). Its environment
 has EVENT_PAYLOAD (the event), EVENT_URL (the URL or path at its beginning, if any), EVENT_PATH
-(that path, decoded), EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK; of
-this environment only PATH, HOME, LANG, LANGUAGE, LC_*, TZ, USER, LOGNAME, TMPDIR and the variables
-of --exec-env; and TIDINGS_BROKER, the address of the broker. An argument that is exactly {} becomes
-the path, the URL or else the whole event. An event that begins with a dash fails, since it might be
-an option, unless -- stands before {}. A failed program (exit code other than 0) is reported on
-standard error. With --group its event is released again after the backoff of the group, to any
-member, up to max-attempts times; then it is a dead letter with the end of the program's output.
-Without --group the next event follows.
+(that path, decoded), EVENT_TOPIC, and EVENT_SEQ or, with --group, EVENT_GROUP and EVENT_TASK. It
+also has TIDINGS_BROKER (the address of the broker) and, from this environment, PATH, HOME, LANG,
+LANGUAGE, LC_*, TZ, USER, LOGNAME, TMPDIR and the variables of --exec-env, but no others. An
+argument that is exactly {} becomes the path, the URL or else the whole event. An event that begins
+with a dash fails, since it might be an option, unless -- stands before {}. A failed program (exit
+code other than 0) is reported on standard error. With --group its event is released again after the
+backoff of the group, to any member. After max-attempts it is a dead letter with the end of the
+program's output. Without --group the next event follows.
 
 Groups: with --group each event goes to one member. A missing group is created as by `tidings group
 create GROUP topics=TOPIC key=none`: it begins at the oldest event, and events wait for a member.
@@ -85,8 +85,8 @@ processes that it started, when its lease ends (the broker could not be reached)
 Signals: with --signal each event is one file in --spool, with the URL or path of the event (or the
 whole event) as its only line. A file is complete when its name appears; names do not begin with a
 dot and sort in the order of the events. The program reads and removes the files. It receives the
-signal when files arrive, and again while files remain, but only if the process of --pid-file is not
-younger than that file, has the name --program, and handles the signal. Without such a process the
+signal when files arrive, and again while files remain. The process of --pid-file must not be
+younger than that file, must have the name --program, and must handle the signal; otherwise the
 files wait. A durable cursor, stored in the directory, resumes after the last file.
 
 Exit codes: 0 the count is reached, or stopped; 1 the broker is gone or rejects the request, or a

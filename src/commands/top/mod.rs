@@ -43,9 +43,9 @@ Examples:
   tidings top --once --json | jq .hosts       everything, for scripts
 
 Left and right go through the pages: overview, groups, jobs, topics. Up and down select a row, and
-Enter opens a group, with its hosts, what each waits for and its members, or a topic, with its newest
-events. Esc goes back, / filters, s sorts by the next column, p pauses or resumes a group or a job
-(it asks), ? lists the keys, q ends.
+Enter opens it: a group shows its hosts, what each waits for, and its members; a topic shows its
+newest events. Esc goes back, / filters, s sorts by the next column, p pauses or resumes a group or
+a job (it asks), ? lists the keys, q ends.
 
 Exit codes: 0 ended by q, Ctrl-C or SIGTERM; 1 the broker is gone; 2 wrong usage, or no terminal.";
 

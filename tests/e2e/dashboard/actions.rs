@@ -13,6 +13,17 @@ use crate::support::wait::wait_until;
 fn actions_do_what_the_page_says_and_are_audited() {
     let world = World::start();
     let said = Script::start("actions", &[&world.address(), &world.operator]).finish();
+    let unread = [
+        "1 dead letter dropped.",
+        &format!("The schedule of {} ends.", world.origin.url(2, "/p/6")),
+        "The rule of 127.1.0.2 has ended.",
+        "Changed.",
+        "127.1.0.2: paused.",
+        "harvest has these settings now.",
+        "The group archive exists.",
+    ];
+    let unread = unread
+        .map(|done| format!("{done} The page could not be refreshed: The broker does not answer."));
     let expected = json!({
         "pause": "crawlers releases no task. Workers finish what they hold.",
         "resume": "crawlers releases tasks again.",
@@ -28,15 +39,17 @@ fn actions_do_what_the_page_says_and_are_audited() {
         "drop": "5 waiting URLs of 127.1.0.1 dropped.",
         "nothing": "Nothing waits for 127.1.0.1.",
         "block": "127.1.0.1: blocked.",
+        "unread": unread,
     });
     assert_eq!(said, expected);
 
-    let group = wait_until("the end of the retried pages", || {
+    let group = wait_until("the end of the retried pages and of the schedule", || {
         let group = world.json(&["group", "show", "crawlers"]).remove(0);
-        (group["processing"] == 0 && group["waiting"] == 0).then_some(group)
+        let open = ["processing", "waiting", "scheduled"];
+        open.iter().all(|count| group[count] == 0).then_some(group)
     });
     assert_eq!((&group["paused"], &group["max-attempts"]), (&json!("no"), &json!(4)), "{group}");
-    assert_eq!(group["dead-kept"], 2, "{group}");
+    assert_eq!(group["dead-kept"], 1, "{group}");
     let log = world.origin.request_log();
     let retried: BTreeSet<_> = (0..5)
         .filter(|page| {

@@ -16,7 +16,7 @@ use crate::support::wall_clock::{WallClock, first_output_line};
 
 const DELAY: Duration = Duration::from_millis(300);
 const LEASE: Duration = Duration::from_secs(2);
-const SCHEDULED_DELAY: Duration = Duration::from_millis(1500);
+const SCHEDULED_DELAY_MS: u64 = 1500;
 
 /// A broker with a wall clock that can be set.
 #[track_caller]
@@ -126,8 +126,10 @@ impl ExpectedTasks {
         drop(gone);
         waits.0.insert(lost, joined + LEASE + DELAY);
 
-        waits.0.insert(later.clone(), Instant::now() + SCHEDULED_DELAY);
-        publish(&format!("{later} after={}ms", SCHEDULED_DELAY.as_millis()));
+        // A due time is a whole millisecond of the broker's clock, so it may be 1 ms early.
+        let due = Instant::now() + Duration::from_millis(SCHEDULED_DELAY_MS - 1);
+        waits.0.insert(later.clone(), due);
+        publish(&format!("{later} after={SCHEDULED_DELAY_MS}ms"));
 
         waits.0.insert(fetched.clone(), Instant::now());
         publish(&fetched);

@@ -115,7 +115,11 @@ fn the_token_of_a_context_goes_to_no_other_broker() {
     ] {
         let words = [&["topic", "ls"], flags].concat();
         let refused = run(folder, variables, &words).expect_code(1).stderr();
-        assert!(refused.contains("--token-file"), "{variables:?} {flags:?}: {refused}");
+        let reason = format!(
+            "--token-file FILE or TIDINGS_TOKEN (no token is sent to {broker}, because --broker or \
+             TIDINGS_BROKER overrides the context closed)"
+        );
+        assert!(refused.contains(&reason), "{variables:?} {flags:?}: {refused}");
     }
     // A typed context is used as a whole.
     let variables = [("TIDINGS_BROKER", "127.0.0.1:1"), ("TIDINGS_TOKEN_FILE", "none.token")];
@@ -137,6 +141,49 @@ fn the_token_of_a_file_does_not_go_to_the_broker_of_a_context() {
     let words = ["config", "show", "topic", "ls", "--config", "c.toml"];
     let shown = run(folder, &named, &words).expect_code(0).stdout().join("\n");
     assert!(shown.contains("broker = ") && !shown.contains("op.token"), "{shown}");
+}
+
+#[test]
+fn the_token_of_a_file_goes_only_to_the_broker_beside_it() {
+    let (closed, token) = start_closed_broker();
+    let folder = closed.folder.path();
+    let broker = closed.address_text();
+    let list = ["topic", "ls", "--config", "c.toml"];
+    let flag = [&list[..], &["--broker", &broker]].concat();
+    let variable = [("TIDINGS_BROKER", &*broker)];
+    let mine = format!("broker = '{broker}'\n");
+    let (other, with_token) = ("broker = '127.0.0.1:1'\n", "token-file = 'op.token'\n");
+    let write = |parts: &[&str]| fs::write(folder.join("c.toml"), parts.concat()).unwrap();
+    let expect_unsent = |variables: &[(&str, &str)], words: &[&str], line: u32| {
+        let refused = run(folder, variables, words).expect_code(1).stderr();
+        let reason = format!(
+            "(no token is sent to {broker}, because that of c.toml:{line} is for 127.0.0.1:1)"
+        );
+        assert!(refused.contains(&reason), "{variables:?} {words:?}: {refused}");
+    };
+    write(&[other, with_token]);
+    expect_unsent(&[], &flag, 2);
+    expect_unsent(&variable, &list, 2);
+    let show = ["config", "show", "topic", "ls", "--config", "c.toml"];
+    let shown = |variables: &[_]| run(folder, variables, &show).expect_code(0).stdout().join("\n");
+    assert!(shown(&[]).contains("op.token") && !shown(&variable).contains("op.token"));
+    // A token that the caller names goes where the caller says.
+    run(folder, &[], &[&flag[..], &["--token-file", "op.token"]].concat()).expect_code(0);
+    run(folder, &[("TIDINGS_TOKEN", &token)], &flag).expect_code(0);
+    run(folder, &[("TIDINGS_TOKEN_FILE", "op.token"), variable[0]], &list).expect_code(0);
+    // Sections.
+    write(&[other, "[topic.ls]\n", with_token]);
+    expect_unsent(&[], &flag, 3);
+    write(&[other, with_token, "[topic.ls]\n", &mine]);
+    expect_unsent(&[], &list, 2);
+    write(&[other, "[topic.ls]\n", &mine, with_token]);
+    run(folder, &[], &list).expect_code(0);
+
+    // The same broker, or none.
+    write(&[&mine, with_token]);
+    run(folder, &[], &flag).expect_code(0);
+    write(&[with_token]);
+    run(folder, &[], &flag).expect_code(0);
 }
 
 #[test]
