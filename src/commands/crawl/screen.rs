@@ -366,7 +366,7 @@ mod tests {
                  c.example 5 pages (does not answer, at least 1m 00s)"
             ]
         );
-        pace.time_left = Some(Duration::from_secs(180));
+        pace.time_left = Some(Duration::from_mins(3));
         let lines = progress_lines(&progress, &tally, &pace, at);
         assert!(lines[1].ends_with(", 9.0 s so far, about 3m 00s to go"), "{lines:?}");
         // A rule without an end holds a host, so the end cannot be estimated.
