@@ -2,6 +2,7 @@
 // fail but the stream stays open.
 // usage: away.mjs ADDRESS
 
+import { strictEqual as same } from 'node:assert/strict';
 import { main, openTab, tell, until } from './browser.mjs';
 import { show } from './pages.mjs';
 
@@ -58,6 +59,8 @@ await main(async browser => {
   await cdp.send('Page.setWebLifecycleState', { state: 'active' });
   await isBack('event-4');
 
+  await show(tab, ['#/groups', 'No groups yet']);
+  same(await page.getByText('Ready since').filter({ visible: true }).count(), 0);
   await show(tab, ['#/', 'Running for']);
   // Without one before or after it, no line leads to it.
   await until('the point of a single commit', () => isDrawn(page, 'Time of a commit to the disk'));
