@@ -114,7 +114,10 @@ export function about(ms) {
   return minutes < 36 * 60 ? `${Math.round(minutes / 60)} h` : `${Math.round(minutes / 1440)} days`;
 }
 
-/** A sentence about the end of a pass. `keys`: what waits, with `left-ms`. */
+/** Whether a rule without an end holds a host: a row of `GET /groups/{group}/keys`. */
+export const isHeld = key => key['left-ms'] === undefined;
+
+/** A sentence about the end of a pass. `keys`: what waits, with `left-ms`; held hosts come first. */
 export function endSentence(job, trend, keys = []) {
   const least = keys.reduce((most, key) => (key['left-ms'] > (most?.['left-ms'] ?? 0) ? key : most),
     null);
@@ -129,6 +132,11 @@ export function endSentence(job, trend, keys = []) {
   if (openUrls(job) === 0) {
     return job.state === 'open' ? 'Nothing waits. It stays open for seeds until it is closed.'
       : 'Nothing waits. It is about to end.';
+  }
+  if (keys.some(isHeld)) {
+    const others = keys.filter(isHeld).length > 1 ? ' and other hosts' : '';
+    return `No end is in sight: a rule holds ${visible(keys[0].key)}${others}, and does not end by ` +
+      'itself.';
   }
   const stays = job.state === 'open' ? ' It is open, so further seeds may come.' : '';
   if (end.kind === 'ends' && end.ms >= bound) {

@@ -16,7 +16,7 @@ export function hostsTable(group) {
       { title: 'Why it waits', text: why, sort: why },
       { title: 'Next', number: true, text: time('free-in'), sort: row => row['free-in'] },
       { title: 'At least', number: true, text: row => duration(row['left-ms']),
-        sort: row => row['left-ms'] },
+        sort: row => row['left-ms'] ?? Infinity },
       { title: 'Last answer', number: true, text: row => ago(row['ended-ms']),
         sort: row => row['ended-ms'] },
     ],

@@ -77,7 +77,8 @@ await main(async browser => {
   await dialog.getByLabel('Note').fill('complaint 7');
   await confirm('Block');
   all.block = await said();
-  await page.getByText('blocked').first().waitFor();
+  await page.getByText('A rule blocks it: nothing is requested, and nothing waits.').waitFor();
+  await page.getByText('Rule: blocked, note: complaint 7').waitFor();
 
   // Reads fail from the last click of each of these actions on.
   const failReads = route =>

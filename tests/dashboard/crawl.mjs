@@ -62,14 +62,22 @@ await main(async browser => {
   await untilEqual('the figures', () => shown(page), figuresOf(job));
   const rows = name => page.getByRole('table', { name }).locator('tbody tr');
   const { keys } = await (await page.request.get(`${address}groups/crawlers/keys`)).json();
+  // No time is given for what a rule without an end holds.
   const holding = keys.map(({ key, waiting }) =>
-    [key, `${waiting}`, 'a rule of an operator holds it']);
+    [key, `${waiting}`, 'a rule of an operator holds it', '–', '–']);
   await untilEqual('the hosts that wait', () => rows('Hosts that hold it up').evaluateAll(all =>
-    all.map(row => [...row.cells].slice(0, 3).map(cell => cell.textContent))), holding);
+    all.map(row => [...row.cells].slice(0, 5).map(cell => cell.textContent))), holding);
+  await page.getByText(`No end is in sight: a rule holds ${keys[0].key} and other hosts, and does ` +
+    'not end by itself.').waitFor();
 
   job = await tell('crawl the rest');
   await page.getByText('This pass is done.').waitFor();
   await untilEqual('the figures', () => shown(page), figuresOf(job));
+  await page.getByText('They count requests since the start of the broker.').waitFor();
+  for (const figure of ['Read', 'Response time']) {
+    same(await page.locator('dl.figures div', { hasText: figure }).locator('dd.hint').textContent(),
+      'since the start');
+  }
   const reason = page.locator('summary');
   await reason.click();
   await page.getByRole('button', { name: 'Show more' }).click();

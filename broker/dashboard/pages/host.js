@@ -62,7 +62,8 @@ export async function show(main, { group, key }, signal) {
     panel('Waiting, under way, or given up', tasks.node),
     panel('Schedules', schedules.node));
 
-  let blocked = 0;
+  let rule = null;
+  let found = {};
   const ways = ['block', 'pause', 'slow'].map(kind => button({
     label: { block: 'Block…', pause: 'Pause…', slow: 'Slow down…' }[kind], right: 'admin',
     danger: kind === 'block', run: async () => refreshed(await change(kind), readAll),
@@ -80,7 +81,7 @@ export async function show(main, { group, key }, signal) {
     run: () => announce(settings, hasHosts ? `http://${key}/` : ''),
   });
   async function readRule() {
-    const rule = await ruleOf(group, key, signal);
+    rule = await ruleOf(group, key, signal);
     replace(rulePlace, rule && el('p', { class: 'note' }, mark('warn', `Rule: ${ruleText(rule)}`),
       rule.key !== key && ` (of ${visible(rule.key)})`, rule.left && `, ends ${endText(rule)}`,
       rule.note && `, note: ${noteText(rule.note)}`));
@@ -91,26 +92,31 @@ export async function show(main, { group, key }, signal) {
   }
   async function change(kind) {
     const text = [
-      kind === 'block' && blocked > 0 &&
-        `${plural(blocked, 'waiting URL')} will end as blocked, in all jobs.`,
+      kind === 'block' && found.waiting > 0 &&
+        `${plural(found.waiting, 'waiting URL')} will end as blocked, in all jobs.`,
       kind !== 'slow' && 'The answer comes when the requests that are under way have ended.',
     ].filter(Boolean);
     const what = await setRule(group, { key, kind, text });
     return what && `${visible(key)}: ${what}.`;
   }
-  const readAll = () => Promise.all([readRule(), readNow(), waiting.reload()]);
+  const readRest = () => Promise.all([readRule(), readNow()]).then(() => replace(why, reason()));
+  const readAll = () => Promise.all([readRest(), waiting.reload()]);
 
   async function readNow() {
-    const { keys: [found = {}] } = await ask(`${path}/keys`, { signal, query: { key } });
+    ({ keys: [found = {}] } = await ask(`${path}/keys`, { signal, query: { key } }));
     const rest = found['free-in'];
-    blocked = found.waiting ?? 0;
     replace(now, figures([
-      ['Waiting', count(blocked)],
+      ['Waiting', count(found.waiting ?? 0)],
       ['Under way', count(found.processing ?? 0)],
       ['Next request', rest === undefined ? NONE : `in ${duration(rest)}`],
     ]));
-    replace(why, blocked > 0 ? `Its next URL waits: ${waits(found.because)}.`
-      : 'Nothing waits for this host.');
+  }
+  function reason() {
+    if (rule?.block) {
+      return 'A rule blocks it: nothing is requested, and nothing waits.';
+    }
+    return found.waiting > 0 ? `Its next URL waits: ${waits(found.because)}.`
+      : 'Nothing waits for this host.';
   }
   const follow = hasHosts && !missing
     ? answersOf({ host: key, where: `group=${group}` }, signal) : null;
@@ -121,7 +127,7 @@ export async function show(main, { group, key }, signal) {
   }, signal);
   await poll(async () => {
     await Promise.all([
-      readRule(), readNow(), waiting.refresh(), scheduled.refresh(),
+      readRest(), waiting.refresh(), scheduled.refresh(),
       follow?.().then(rows => answers.update(rows.slice(-20).reverse())),
     ]);
   }, 5_000, signal);

@@ -102,6 +102,14 @@ pub(crate) enum Mutant {
     ReturnsToBlocked,
     /// The answer to a rule comes before the last request has ended.
     AnswersRuleEarly,
+    /// The answer to a rule does not wait for parts of pages that an earlier run has permitted.
+    ForgetsParts,
+    /// A part of a page is permitted although a rule holds its host.
+    PermitsHeldPart,
+    /// A part of a page is permitted although it is on the never-list.
+    PermitsListedPart,
+    /// A part of a page is rejected because of a rule that does not hold its host.
+    RefusesRuledPart,
     /// A key does not offer an entry that needs a browser after the text of the entry was read.
     LosesRendered,
     /// The command that drops some entries drops all that wait.

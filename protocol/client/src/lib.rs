@@ -16,10 +16,10 @@
 //! Publisher, subscriber and worker connect again and go on where they were: unanswered events and
 //! replies are sent again, a subscription resumes, and a member keeps its tasks. A broker that owes
 //! an answer and is silent for 20 s counts as lost. The pauses between attempts grow up to 5 s
-//! ([`Backoff`]). Each loss, and each attempt that fails, is a value that
-//! `next` returns, so that the program can log it or give up. An error of `next` is final: the
-//! broker refuses the login, the address is not that of a broker, or another connection has taken
-//! the place of this one ([`Connector::is_final`]).
+//! ([`Backoff`]). `next` returns each loss and each failed attempt as a value, so that the program
+//! can log it or give up. An error of `next` is final: the broker refuses the login, the address is
+//! not that of a broker, or another connection has taken the place of this one
+//! ([`Connector::is_final`]).
 //!
 //! The methods named `next` are cancel-safe: they may stand in `tokio::select!`. Nothing happens
 //! while none of them is awaited.

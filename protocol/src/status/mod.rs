@@ -1,7 +1,7 @@
 //! What the broker says about its topics, groups, jobs, tasks, keys and schedules.
 //!
-//! A status is one struct with one list of its fields. From this list come the line on the wire
-//! (`<name> key=value ..`, by `Display`), its parser, the JSON object of HTTP (by
+//! A status is one struct with one list of its fields. This list gives the line on the wire
+//! (`<name> key=value ..`, by `Display`) and its parser. It also gives the JSON object of HTTP (by
 //! [`serde::Serialize`]), and [`Field`]s, with which a test compares the `OpenAPI` description. An
 //! [`Answer`] has a status in each line.
 //!

@@ -176,11 +176,13 @@ status! {
         waiting: u64 = "waiting",
         /// Tasks in flight.
         processing: u64 = "processing",
-        /// The least time until the last of them may begin, in milliseconds.
-        left_ms: u64 = "left-ms",
+        /// The least time until the last of them may begin, in milliseconds; absent while a rule
+        /// without an end holds the key.
+        left_ms: Option<u64> = "left-ms",
         /// Why the next one waits.
         because: WaitReason = "because",
-        /// The rest of the key, in milliseconds, if it rests.
+        /// The time until its next request may begin, in milliseconds, as far as rests and a rule
+        /// decide it; absent if it may begin at once, or while a rule without an end holds the key.
         free_in: Option<u64> = "free-in",
         /// The delay that a worker asked for, in milliseconds, while it is in force.
         pace_ms: Option<u64> = "pace-ms",

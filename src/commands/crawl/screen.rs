@@ -183,7 +183,8 @@ fn progress_lines(
         speed.push(if is_compressed { format!("{rate} ({wire_rate} on the wire)") } else { rate });
     }
     speed.push(format!("{} so far", format_duration(elapsed)));
-    let left = pace.time_left.filter(|left| left.as_secs() > 0);
+    let is_held = progress.waiting.iter().any(|host| host.left_ms.is_none());
+    let left = pace.time_left.filter(|left| left.as_secs() > 0 && !is_held);
     speed.extend(left.map(|left| format!("about {} to go", format_duration(left))));
     let mut lines = vec![progress_line(&progress.job), speed.join(", ")];
     let slow = tally.slowest_now(SLOWEST_NOW, elapsed);
@@ -193,13 +194,15 @@ fn progress_lines(
     if !slow.is_empty() {
         lines.push(format!("slow: {}", slow.join(", ")));
     }
-    let waiting = progress.waiting.iter().map(|host| (host, Duration::from_millis(host.left_ms)));
+    let waiting = progress.waiting.iter();
     let waiting: Vec<_> = waiting
-        .filter(|(_, left)| *left >= LONG_HOST_MIN)
+        .map(|host| (host, host.left_ms.map(Duration::from_millis)))
+        .filter(|(_, left)| left.is_none_or(|left| left >= LONG_HOST_MIN))
         .map(|(KeyStatus { key, waiting, because, .. }, left)| {
             let down = if *because == WaitReason::Down { "does not answer, " } else { "" };
-            let (pages, left) = (plural(*waiting, "page"), format_duration(left));
-            format!("{key} {pages} ({down}at least {left})")
+            let held = || "held by a rule".to_owned();
+            let left = left.map_or_else(held, |left| format!("at least {}", format_duration(left)));
+            format!("{key} {} ({down}{left})", plural(*waiting, "page"))
         })
         .collect();
     if !waiting.is_empty() {
@@ -343,7 +346,7 @@ mod tests {
             key: host.to_owned(),
             waiting: 5,
             processing: 1,
-            left_ms: 1000 * seconds,
+            left_ms: Some(1000 * seconds),
             ..KeyStatus::default()
         };
         let down = KeyStatus { because: WaitReason::Down, ..waiting("c.example", 60) };
@@ -351,7 +354,8 @@ mod tests {
         let progress = JobProgress { job: job(90, 5, 2), waiting };
         let tally =
             tally(&[report("http://a.example/", 200, 20), report("http://b.example/", 200, 1500)]);
-        let lines = progress_lines(&progress, &tally, &pace, Duration::from_secs(9));
+        let at = Duration::from_secs(9);
+        let lines = progress_lines(&progress, &tally, &pace, at);
         assert_eq!(
             lines,
             [
@@ -362,6 +366,15 @@ mod tests {
                  c.example 5 pages (does not answer, at least 1m 00s)"
             ]
         );
+        pace.time_left = Some(Duration::from_mins(3));
+        let lines = progress_lines(&progress, &tally, &pace, at);
+        assert!(lines[1].ends_with(", 9.0 s so far, about 3m 00s to go"), "{lines:?}");
+        // A rule without an end holds a host, so the end cannot be estimated.
+        let held = KeyStatus { left_ms: None, ..progress.waiting[0].clone() };
+        let progress = JobProgress { waiting: vec![held], ..progress };
+        let lines = progress_lines(&progress, &tally, &pace, at);
+        assert!(lines[1].ends_with(", 9.0 s so far"), "{lines:?}");
+        assert_eq!(lines[3], "waiting: a.example 5 pages (held by a rule)");
         // Bytes and hosts are unknown if other crawlers fetch.
         let progress = JobProgress { waiting: Vec::new(), ..progress };
         let lines = progress_lines(

@@ -104,7 +104,7 @@ async fn sentences(args: &ExplainArgs, broker: &BrokerClient<'_>, lines: &[&str]
     let keys = keys.map(|keys| keys.more).unwrap_or_default();
     let of_key = |subject: &str| {
         let key = keys.iter().map(|line| KeyStatus::parse(line)).find(|key| key.key == subject);
-        key.map(|key| key.left_ms)
+        key.and_then(|key| key.left_ms)
     };
     let sentence = |line: &&str| {
         let explained = Explained::parse(line);
@@ -123,7 +123,7 @@ async fn sentences(args: &ExplainArgs, broker: &BrokerClient<'_>, lines: &[&str]
 pub(crate) fn key_sentence(group: &GroupStatus, key: &KeyStatus) -> Option<String> {
     let rest = key.free_in.map(|ms| format!(" free-in={}", format_ms(ms))).unwrap_or_default();
     let line = format!("{} waiting={} pending because={}{rest}", key.key, key.waiting, key.because);
-    let (delay, left_ms) = (group.settings.delay, Some(key.left_ms));
+    let (delay, left_ms) = (group.settings.delay, key.left_ms);
     let explained = Explained::parse(&line);
     let sentence = explained.sentence(&Context { group: &group.group, delay, left_ms });
     sentence.filter(|_| key.because != WaitReason::Rule)

@@ -96,6 +96,7 @@ impl<'a> Explained<'a> {
                 self.shown("last"),
             ),
             "free" => "is free".to_owned(),
+            "blocked" => format!("is blocked by {}", self.rule(context)),
             "pending" | "queued" => self.reason(context),
             _ => return None,
         };
@@ -128,9 +129,7 @@ impl<'a> Explained<'a> {
             WaitReason::Free => return "is free".to_owned(),
             WaitReason::Retry => "its last attempt failed".to_owned(),
             WaitReason::Later => "it is not due yet".to_owned(),
-            WaitReason::Rule => {
-                format!("the rule {} of group {group} holds it", self.shown("rule"))
-            }
+            WaitReason::Rule => return format!("{gate}is paused by {}", self.rule(context)),
             WaitReason::GroupPaused => format!("group {group} is paused"),
             WaitReason::JobPaused => "its job is paused".to_owned(),
             WaitReason::JobHeld => "its job has hold=yes, and begins when it is closed".to_owned(),
@@ -149,6 +148,15 @@ impl<'a> Explained<'a> {
             WaitReason::Unknown => word.to_owned(),
         };
         format!("waits: {reason}")
+    }
+
+    /// The rule of an operator, with its end and its note.
+    fn rule(&self, context: &Context<'_>) -> String {
+        let end = self.value("ends-in").map(|_| format!("ends in {}", self.shown("ends-in")));
+        let note = self.value("note").map(|note| format!("note: {note}"));
+        let more: Vec<_> = end.into_iter().chain(note).collect();
+        let more = if more.is_empty() { String::new() } else { format!(" ({})", more.join("; ")) };
+        format!("the rule {} of group {}{more}", self.shown("rule"), context.group)
     }
 
     /// How many wait for a key. Empty for a URL.
@@ -253,6 +261,35 @@ mod tests {
             ),
         ] {
             assert_eq!(sentence(line), expected);
+        }
+    }
+
+    #[test]
+    fn a_rule_is_named_with_its_end_and_its_note() {
+        let context = Context { left_ms: None, ..context() };
+        for (line, expected) in [
+            (
+                "a.example waiting=0 blocked because=rule rule=*.example note=abuse-2381",
+                "a.example is blocked by the rule *.example of group crawlers (note: abuse-2381). No \
+                 URL waits for it.",
+            ),
+            (
+                "http://a.example/ blocked because=rule rule=a.example",
+                "http://a.example/ is blocked by the rule a.example of group crawlers.",
+            ),
+            (
+                "a.example waiting=40 pending because=rule rule=a.example",
+                "a.example is paused by the rule a.example of group crawlers. 40 URLs wait for it.",
+            ),
+            (
+                "http://a.example/ key=a.example pending because=rule rule=*.example ends-in=2h \
+                 note=disk job=docs pass=2",
+                "http://a.example/ waits for a.example, which is paused by the rule *.example of \
+                 group crawlers (ends in 2h 00m; note: disk) (job docs, pass 2).",
+            ),
+        ] {
+            let sentence = Explained::parse(line).sentence(&context);
+            assert_eq!(sentence.as_deref(), Some(expected));
         }
     }
 

@@ -21,7 +21,8 @@ Examples:
 
 BECAUSE is what the next page of a host waits for: its request in flight, a rest and its end, a job, a
 worker. LEFT is the least time until the last page of a host is requested, with the delay between two
-requests. At most 100,000 hosts are compared.";
+requests; it is - while a rule without an end pauses or blocks the host. At most 100,000 hosts are
+compared.";
 
 /// The headings of the table.
 pub(crate) const HEADINGS: &str = "KEY WAITING> PROCESSING> LEFT> BECAUSE";
@@ -72,7 +73,9 @@ pub(crate) fn row(status: &KeyStatus) -> Vec<String> {
         printable(&status.key, KEY_CHARS_MAX),
         format_count(status.waiting),
         format_count(status.processing),
-        format_duration(Duration::from_millis(status.left_ms)),
+        status
+            .left_ms
+            .map_or_else(|| "-".to_owned(), |ms| format_duration(Duration::from_millis(ms))),
         match status.free_in {
             Some(ms) => format!("{} {}", status.because, duration(ms)),
             None => status.because.to_string(),
@@ -90,6 +93,9 @@ mod tests {
                     new=7";
         let shown = ["a.example", "1,205", "1", "20m 04s", "pace 7 s"];
         assert_eq!(row(&KeyStatus::parse(line)), shown);
-        assert_eq!(row(&KeyStatus::parse("b because=free")), ["b", "0", "0", "0 ms", "free"]);
+        let line = "b left-ms=0 because=free";
+        assert_eq!(row(&KeyStatus::parse(line)), ["b", "0", "0", "0 ms", "free"]);
+        let line = "c waiting=40 because=rule";
+        assert_eq!(row(&KeyStatus::parse(line)), ["c", "40", "0", "-", "rule"]);
     }
 }

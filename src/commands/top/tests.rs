@@ -141,7 +141,7 @@ fn sizes_and_durations_are_sorted_by_their_amount() {
     model.page = Page::Group("g".parse().unwrap());
     let mut changed = snapshot(&["1", "2", "3", "4"].map(str::to_owned));
     for (host, ms) in changed.hosts.iter_mut().zip([9_900, 90_000_000, 80_000, 400]) {
-        host.left_ms = ms;
+        host.left_ms = Some(ms);
     }
     changed.members.clear();
     model.update(changed);

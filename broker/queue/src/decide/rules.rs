@@ -155,7 +155,9 @@ impl Group {
         let held = self.leases.expiries().map(|(_, id)| &self.frontier.get(id).entry);
         let requesting = held.filter(|entry| {
             // What an earlier run has permitted is unknown.
-            let is_unknown = holds && entry.lease().is_some_and(|lease| lease.run != self.run);
+            let is_unknown = holds
+                && entry.lease().is_some_and(|lease| lease.run != self.run)
+                && !mutants::is(Mutant::ForgetsParts);
             is_unknown || self.frontier.parts.include(entry.admitted.id, holds, is_held)
         });
         let tasks = requesting.map(|entry| (entry.admitted.id, entry.releases));
@@ -180,7 +182,10 @@ impl Group {
         let id = self.held_entry(requester, task)?;
         let url = CanonicalUrl::parse(url)
             .map_err(|error| bad_argument(format!("part={url}: {error}")))?;
-        self.check_request(&url, KeyRule::holds)?;
+        self.check_request(&url, |rule| {
+            rule.holds() && !mutants::is(Mutant::PermitsHeldPart)
+                || mutants::is(Mutant::RefusesRuledPart)
+        })?;
         if !self.is_requesting((id, task.attempt)) {
             let text = format!("{task} has reported the end of its requests");
             return Err(ProtocolError::new(Code::Conflict, text));
@@ -204,7 +209,7 @@ impl Group {
             let verb = if rule.block { "blocks" } else { "pauses" };
             return conflict(format!("the rule {} {verb} {key}", rule.pattern()));
         }
-        if self.never_list.covers(url) {
+        if self.never_list.covers(url) && !mutants::is(Mutant::PermitsListedPart) {
             let url = url.as_str();
             return conflict(format!("{url} may not be requested: it is on the never-list"));
         }

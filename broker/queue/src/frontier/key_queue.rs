@@ -528,6 +528,15 @@ impl KeyQueue {
         self.next_try().map_or(self.free_at, |at| at.max(self.free_at))
     }
 
+    /// Returns the earliest start of the next request, as far as rests and the rule decide it. `None`
+    /// while a rule without an end holds the key.
+    pub(crate) fn next_start(&self) -> Option<Moment> {
+        match self.rule().filter(|rule| rule.holds()) {
+            Some(rule) => rule.until.map(|until| until.max(self.free_at())),
+            None => Some(self.free_at()),
+        }
+    }
+
     /// Returns the member that served it last.
     pub(crate) fn last_member(&self) -> Option<MemberId> {
         self.history().last_member

@@ -49,8 +49,8 @@ impl Group {
         let schedule = self.schedules.find(key);
         more.extend(schedule.map(|schedule| self.explain_schedule(schedule, now)));
         let rule = self.config.key_of_url(url).and_then(|key| self.frontier.rules().of(key));
-        let rule = rule.filter(|rule| rule.block).map(|rule| rule.pattern());
-        more.extend(rule.map(|rule| format!("{} blocked because=rule rule={rule}", url.as_str())));
+        let rule = rule.filter(|rule| rule.block).and_then(|rule| explain_rule(rule, now));
+        more.extend(rule.map(|rule| format!("{} {rule}", url.as_str())));
         if more.is_empty() {
             let (url, group) = (url.as_str(), &self.name);
             let text =
@@ -135,7 +135,7 @@ impl Group {
         let mut delayed: Vec<&ActiveEntry> = live.filter(is_delayed).collect();
         let of_key = |schedule: &&Schedule| *schedule.key == *key;
         let mut scheduled: Vec<&Schedule> = self.schedules.iter().filter(of_key).collect();
-        let held_by = self.frontier.rules().of(key).and_then(|rule| explain_rule(rule));
+        let held_by = self.frontier.rules().of(key).and_then(|rule| explain_rule(rule, now));
         let is_known = gate.is_some() || !delayed.is_empty() || !scheduled.is_empty();
         if !is_known && (held_by.is_none() || key != key.to_ascii_lowercase()) {
             return None;
@@ -196,7 +196,8 @@ impl Group {
                 format!("pending because={reason} free-in={free_in}")
             }
             WaitReason::Rule => {
-                let rule = self.frontier.keys()[key].rule().and_then(explain_rule);
+                let rule = self.frontier.keys()[key].rule();
+                let rule = rule.and_then(|rule| explain_rule(rule, now));
                 rule.expect("a key that is held has a rule")
             }
             reason => format!("pending because={reason}"),
@@ -269,8 +270,12 @@ fn reason_of_job(job: &Job, key: &str) -> Option<WaitReason> {
 }
 
 /// Describes the entries behind a key that a rule holds.
-fn explain_rule(rule: &KeyRule) -> Option<String> {
-    rule.holds().then(|| format!("pending because=rule rule={}", rule.pattern()))
+fn explain_rule(rule: &KeyRule, now: Moment) -> Option<String> {
+    let state = if rule.block { "blocked" } else { "pending" };
+    let end = rule.until.map(|until| format!(" ends-in={}", time_until(until, now)));
+    let note = rule.note.as_ref().map(|note| format!(" note={note}"));
+    let (end, note) = (end.unwrap_or_default(), note.unwrap_or_default());
+    rule.holds().then(|| format!("{state} because=rule rule={}{end}{note}", rule.pattern()))
 }
 
 fn time_until(at: Moment, now: Moment) -> String {

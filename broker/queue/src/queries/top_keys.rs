@@ -49,7 +49,8 @@ impl Group {
     fn busiest(&self, keys: impl Iterator<Item = KeyId>, limit: usize, now: Moment) -> Vec<KeyId> {
         let ranked = keys.map(|id| {
             let key = &self.frontier.keys()[id];
-            (Reverse((self.left_ms(key, now), key.waiting())), key.name(), id)
+            let left_ms = self.left_ms(key, now).unwrap_or(u64::MAX);
+            (Reverse((left_ms, key.waiting())), key.name(), id)
         });
         let mut ranked: Vec<_> = ranked.collect();
         if limit < ranked.len() {
@@ -68,18 +69,20 @@ impl Group {
             processing: key.in_flight().into(),
             left_ms: self.left_ms(key, now),
             because: self.key_reason(id, now),
-            free_in: (key.free_at() > now).then(|| key.free_at().since(now)),
+            free_in: key.next_start().filter(|at| *at > now).map(|at| at.since(now)),
             pace_ms: key.pace_at(now),
             ended_ms: key.ended_at().map(|ended_at| now.since(ended_at)),
         }
     }
 
-    /// The minimum time until the last waiting entry of a key may start.
-    fn left_ms(&self, key: &KeyQueue, now: Moment) -> u64 {
+    /// The minimum time until the last waiting entry of a key may start. `None` while a rule without
+    /// an end holds the key.
+    fn left_ms(&self, key: &KeyQueue, now: Moment) -> Option<u64> {
+        let first_ms = key.next_start()?.since(now);
         let rest_ms = key.delay_ms(&self.config).max(key.pace_at(now).unwrap_or(0));
         let others = u64::try_from(key.waiting().saturating_sub(1)).unwrap_or(u64::MAX);
         let pauses_ms =
             others.saturating_mul(rest_ms) / u64::from(key.parallel(self.config.parallel));
-        key.free_at().since(now).saturating_add(pauses_ms)
+        Some(first_ms.saturating_add(pauses_ms))
     }
 }

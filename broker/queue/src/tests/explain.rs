@@ -153,6 +153,44 @@ fn keys_are_listed_by_remaining_work() {
     );
 }
 
+// PROTOCOL: G6, G16
+#[test]
+fn a_key_that_a_rule_holds_has_times_only_if_the_rule_ends() {
+    let mut bench = Bench::new(&[("delay", "5s")]);
+    for url in ["http://a.org/1", "http://b.org/1", "http://b.org/2", "http://b.org/3"] {
+        bench.publish(url);
+    }
+    bench.rule("a.org", &[("pause", "yes")]);
+    let held = "a.org waiting=1 processing=0 because=rule";
+    let free = "b.org waiting=3 processing=0 left-ms=10000 because=no-members";
+    assert_eq!(bench.keys(&[]).lines, [held, free], "it takes longest");
+    bench.rule("a.org", &[("pause", "yes"), ("for", "2h")]);
+    let held = "a.org waiting=1 processing=0 left-ms=7200000 because=rule free-in=7200000";
+    assert_eq!(bench.keys(&[]).lines, [held, free]);
+    bench.rule("b.org", &[("pause", "yes"), ("for", "3h"), ("delay", "10s")]);
+    bench.wait(3_600_000);
+    let held = "a.org waiting=1 processing=0 left-ms=3600000 because=rule free-in=3600000";
+    let later = "b.org waiting=3 processing=0 left-ms=7220000 because=rule free-in=7200000";
+    assert_eq!(bench.keys(&[]).lines, [later, held]);
+
+    // A rest that is longer than the rule counts.
+    bench.unrule("a.org");
+    bench.join(A, 1);
+    let task = bench.task();
+    bench.publish("http://a.org/2");
+    let rest = KeyRest { pace_ms: None, not_before_ms: Some(60_000) };
+    bench.touch(A, &task.id, true, rest);
+    for (end, expected) in [("30s", 60_001), ("90s", 90_000)] {
+        bench.rule("a.org", &[("pause", "yes"), ("for", end)]);
+        let keys = bench.keys(&[("key", "a.org")]);
+        let times = format!(" left-ms={expected} because=rule free-in={expected} ");
+        assert!(keys.lines[0].contains(&times), "{keys:?}");
+    }
+    bench.rule("a.org", &[("block", "yes")]);
+    let blocked = "a.org waiting=0 processing=0 because=rule ended-ms=0";
+    assert_eq!(bench.keys(&[("key", "a.org")]).lines, [blocked]);
+}
+
 // PROTOCOL: G6
 #[test]
 fn a_key_says_what_it_rests_for() {

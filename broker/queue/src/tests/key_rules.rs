@@ -464,10 +464,15 @@ fn keys_and_urls_are_explained_by_their_rule() {
     assert_eq!(bench.why("x.a.org").ok, format!("x.a.org waiting=1 {because}"));
     let line = format!("http://x.a.org/ key=x.a.org {because}");
     assert_eq!(bench.why("http://x.a.org/").lines, [line]);
-    bench.block("*.a.org");
-    let why = bench.why("http://x.a.org/");
-    assert_eq!(why.lines, ["http://x.a.org/ blocked because=rule rule=*.a.org"]);
-    assert_eq!(bench.why("x.a.org").ok, format!("x.a.org waiting=0 {because}"));
+    bench.rule("*.a.org", &[("pause", "yes"), ("for", "2h"), ("note", "slow-disk")]);
+    let because = "pending because=rule rule=*.a.org ends-in=2h note=slow-disk";
+    assert_eq!(bench.why("x.a.org").ok, format!("x.a.org waiting=1 {because}"));
+    bench.rule("*.a.org", &[("block", "yes"), ("note", "abuse-2381")]);
+    let because = "blocked because=rule rule=*.a.org note=abuse-2381";
+    assert_eq!(bench.why("http://x.a.org/").lines, [format!("http://x.a.org/ {because}")]);
+    for key in ["x.a.org", "y.a.org"] {
+        assert_eq!(bench.why(key).ok, format!("{key} waiting=0 {because}"));
+    }
 }
 
 /// `scope=` says that links which were refused may be within the job now.

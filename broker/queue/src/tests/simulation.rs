@@ -41,7 +41,7 @@ const ALL_FAULTS: WorldOptions = WorldOptions {
     traced: false,
 };
 
-// PROTOCOL: T8, T13
+// PROTOCOL: T2, T8, T13, G15, G18
 #[test]
 #[expect(clippy::print_stdout, reason = "prints the seeds and the counts")]
 fn every_promise_holds_under_faults() {
@@ -62,6 +62,10 @@ fn every_promise_holds_under_faults() {
     assert!(sum.rules >= 10 * run_count, "few rules: {sum:?}");
     assert!(sum.crashes >= 2 * run_count && sum.clock_jumps >= 2 * run_count, "{sum:?}");
     assert!(sum.outages >= run_count && sum.bumps >= 10 * run_count, "{sum:?}");
+    assert!(
+        sum.parts_permitted >= 50 * run_count && sum.parts_refused >= 50 * run_count,
+        "{sum:?}"
+    );
     assert!(
         sum.rendered_outside >= run_count,
         "few entries that need a browser are dormant: {sum:?}"
@@ -107,7 +111,7 @@ fn seeds_that_once_failed_hold() {
 }
 
 /// Every mutant, and the promise that it breaks.
-const MUTANTS: [(Mutant, Promise); 51] = [
+const MUTANTS: [(Mutant, Promise); 55] = [
     (Mutant::TwoAtOnce, Promise::OneInFlight),
     (Mutant::OverParallel, Promise::OneInFlight),
     (Mutant::NoLeaseAfterReboot, Promise::OneInFlight),
@@ -125,6 +129,10 @@ const MUTANTS: [(Mutant, Promise); 51] = [
     (Mutant::LosesRules, Promise::RulesKept),
     (Mutant::ReturnsToBlocked, Promise::RulesKept),
     (Mutant::AnswersRuleEarly, Promise::RulesKept),
+    (Mutant::ForgetsParts, Promise::RulesKept),
+    (Mutant::PermitsHeldPart, Promise::RulesKept),
+    (Mutant::PermitsListedPart, Promise::NeverAsked),
+    (Mutant::RefusesRuledPart, Promise::PartsPermitted),
     (Mutant::OverRenderCredit, Promise::CreditKept),
     (Mutant::BeforeDue, Promise::NeverBeforeDue),
     (Mutant::IgnoresEarlierDue, Promise::NoStarvation),

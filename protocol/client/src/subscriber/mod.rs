@@ -112,12 +112,12 @@ enum Progress {
 
 /// A subscriber of one topic.
 ///
-/// After any loss of the connection it connects again and goes on: without a durable cursor behind
-/// the last event that [`next`](Self::next) returned or that the filter skipped, with one behind
-/// the last event for which [`seen`](Self::seen) was stored, so that later events may arrive again.
-/// If the broker has lost the cursor, for example because it was restored from a backup, it is
-/// created there again; before the first event it is created where [`from`](Subscription::from)
-/// says.
+/// After any loss of the connection it connects again and goes on. Without a durable cursor it
+/// continues behind the last event that [`next`](Self::next) returned or that the filter skipped.
+/// With one it continues behind the last event for which [`seen`](Self::seen) was stored, so later
+/// events may arrive again. If the broker has lost the cursor, for example because it was restored
+/// from a backup, it is created there again; before the first event it is created where
+/// [`from`](Subscription::from) says.
 #[derive(Debug)]
 pub struct Subscriber {
     connector: Connector,

@@ -53,7 +53,7 @@ pub enum WorkerEvent {
 /// calls [`next`](Self::next) in a loop, and answers through [`link`](Self::link).
 ///
 /// After any loss of the connection the worker connects and joins again as the same member, so it
-/// keeps the tasks that it holds, and the replies that were not answered are sent again.
+/// keeps the tasks that it holds. It sends unanswered replies again.
 #[derive(Debug)]
 pub struct Worker {
     connector: Connector,

@@ -4,6 +4,7 @@ use tidings_protocol::{
     KeyRest, MemberId, Outcome, RetryMode, TaskAction, TaskId, TaskReply, TaskReport,
 };
 
+use super::part_check::PartVerdict;
 use super::pass_check::Narrowing;
 use super::steering::PageSelection;
 use super::task::ReceivedTask;
@@ -27,8 +28,11 @@ pub(super) enum WorkerCommand {
     Unanswered {
         word: &'static str,
     },
+    /// `part`: the URL of a part of the page that it wants to request. Then `over` says that it has
+    /// reported the end of its requests before.
     Touch {
         over: bool,
+        part: Option<String>,
         hold: KeyRest,
     },
 }
@@ -81,6 +85,8 @@ pub(super) enum CommandOrigin {
         received: ReceivedTask,
         command: WorkerCommand,
         may_be_stale: bool,
+        /// With `part`, from when the command has reached the group.
+        verdict: Option<PartVerdict>,
     },
     /// A command about a task of another worker, or of none.
     Lie(TaskId),
@@ -125,7 +131,10 @@ pub(super) fn input_of(
             let back = RetryMode::Counted { after_ms: None };
             (TaskAction::Nack(back), KeyRest::default(), Vec::new())
         }
-        WorkerCommand::Touch { over, hold } => {
+        WorkerCommand::Touch { part: Some(url), hold, .. } => {
+            (TaskAction::Part { url }, hold, Vec::new())
+        }
+        WorkerCommand::Touch { over, part: None, hold } => {
             (TaskAction::Touch { request_ended: over }, hold, Vec::new())
         }
     };

@@ -29,6 +29,11 @@ pub(super) struct HostCheck {
 #[derive(Debug, Default)]
 struct SimulatedHost {
     open: u32,
+    /// Tasks whose holders may request parts of their pages from it, until these times.
+    parts: BTreeMap<TaskId, Moment>,
+    /// When a change of its rules was last answered. That does not wait for requests above a lower
+    /// limit.
+    ruled_at: Moment,
     /// End of the last request that the group should know of.
     last_end: Option<Moment>,
     /// Shortest delay after that.
@@ -39,6 +44,13 @@ struct SimulatedHost {
     pace_ms: u64,
     /// When the group received either.
     wished_at: Moment,
+}
+
+impl SimulatedHost {
+    /// Number of tasks whose holders may request parts from it.
+    fn parts(&self, now: Moment) -> usize {
+        self.parts.values().filter(|until| **until > now).count()
+    }
 }
 
 impl HostCheck {
@@ -84,12 +96,46 @@ impl HostCheck {
         }
     }
 
+    /// A change of the rules of a host is answered.
+    pub(super) fn end_rule(&mut self, name: &str, now: Moment) {
+        self.by_name.entry(name.to_owned()).or_default().ruled_at = now;
+    }
+
     /// Checks that a host has no request, if a rule holds it.
     pub(super) fn check_held(&self, name: &str, now: Moment) -> CheckResult {
-        let open = self.by_name.get(name).map_or(0, |host| host.open);
-        Promise::RulesKept.holds(open == 0 || !self.rules.surely_holds(name, now), || {
-            format!("{name} is blocked or paused, and {open} requests are open")
+        let (open, parts) =
+            self.by_name.get(name).map_or((0, 0), |host| (host.open, host.parts(now)));
+        let is_free = open == 0 && parts == 0;
+        Promise::RulesKept.holds(is_free || !self.rules.surely_holds(name, now), || {
+            format!("{name} is blocked or paused: {open} requests open, parts of {parts} pages")
         })
+    }
+
+    /// The holder of a task may request parts of its page from a host.
+    pub(super) fn permit_part(
+        &mut self,
+        name: &str,
+        task: &TaskId,
+        until: Moment,
+        now: Moment,
+    ) -> CheckResult {
+        let host = self.by_name.entry(name.to_owned()).or_default();
+        host.parts.insert(task.clone(), until);
+        // With the lease of the task, its earlier permissions are extended.
+        let its = self.by_name.values_mut().filter_map(|host| host.parts.get_mut(task));
+        its.for_each(|ends| *ends = until);
+        self.check_held(name, now)
+    }
+
+    /// The holder of a task requests no more parts.
+    pub(super) fn end_parts(&mut self, task: &TaskId) {
+        self.by_name.values_mut().for_each(|host| _ = host.parts.remove(task));
+    }
+
+    /// A host from which a part may be requested.
+    pub(super) fn any_with_parts(&self, now: Moment) -> Option<String> {
+        let mut hosts = self.by_name.iter();
+        hosts.find(|(_, host)| host.parts(now) > 0).map(|(name, _)| name.clone())
     }
 
     /// Limit of open requests per host, without rules.
@@ -110,7 +156,8 @@ impl HostCheck {
         let (_, parallel) = self.rules.parallels(name, self.parallel, now);
         let (delay_ms, _) = self.rules.delays(name, self.delay_ms, now);
         let host = self.by_name.get_mut(name).expect("the host was inserted above");
-        Promise::OneInFlight.holds(host.open < parallel, || {
+        let is_older = self.parallel > 1 && released <= host.ruled_at;
+        Promise::OneInFlight.holds(host.open < parallel || is_older, || {
             format!("{name} gets another request with {} of {parallel} open", host.open)
         })?;
         host.open += 1;

@@ -7,7 +7,7 @@
 //!
 //! | | faults |
 //! |---|---|
-//! | [`worker`] | stalls past its lease, is redirected, loses its connection or its process, reconnects before the broker notices, answers late or twice, answers for tasks of others |
+//! | [`worker`] | stalls past its lease, is redirected, loses its connection or its process, reconnects before the broker notices, answers late or twice, answers for tasks of others, asks for parts of pages that it may not request |
 //! | [`broker`] | crashes at any write, is paused, runs out of disk space, has a slow disk |
 //! | [`disk`] | loses or tears data that was not synced |
 //! | [`machine`] | reboots; its wall clock is set by up to years, and back |
@@ -17,7 +17,7 @@
 //!
 //! The promises that must hold nevertheless are in [`promises`]. Each has one checker:
 //! [`host_check`], [`announcement_check`], [`pass_check`], [`fairness_check`], [`due_check`],
-//! [`priority_check`], [`drain_check`], [`outages`]. The checkers use only what hosts, workers and
+//! [`priority_check`], [`drain_check`], [`outages`], [`part_check`]. The checkers use only what hosts, workers and
 //! readers of the topics observe. The first broken promise ends the run.
 
 mod announcement_check;
@@ -36,6 +36,7 @@ mod operator;
 mod outages;
 mod outcome_check;
 mod output_queue;
+mod part_check;
 mod pass_check;
 mod priority_check;
 mod promises;

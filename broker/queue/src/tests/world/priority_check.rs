@@ -182,7 +182,7 @@ impl PriorityCheck {
         })
     }
 
-    /// Pages that could be released at that moment, on lonely hosts that are free.
+    /// Pages that could be released before that moment, on lonely hosts that are free.
     fn lonely_free_at(&self, at: Moment) -> impl Iterator<Item = (&String, &PagePriority)> {
         let lonely = self.waiting.iter().filter(move |((host, _), _)| {
             let rests = self.rest_until.get(host).is_some_and(|until| at < *until);
@@ -190,7 +190,7 @@ impl PriorityCheck {
             let is_open = is_open.is_some_and(|(open, _)| open == host);
             *host >= HOSTS && !rests && !is_open && at >= self.all_rest_until
         });
-        lonely.flat_map(|(_, lane)| lane).filter(move |(_, rank)| rank.due <= at)
+        lonely.flat_map(|(_, lane)| lane).filter(move |(_, rank)| rank.due < at)
     }
 }
 

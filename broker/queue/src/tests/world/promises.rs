@@ -27,7 +27,8 @@ pub(in crate::tests) enum Promise {
     /// ([`World::check_credit`](super::World)).
     CreditKept,
     /// From the answer to a rule that blocks or pauses a host on, the host gets no request until
-    /// the rule ends ([`HostCheck`](super::hosts::HostCheck)).
+    /// the rule ends, and none for a part is permitted ([`HostCheck`](super::hosts::HostCheck),
+    /// [`part_check`](super::part_check)).
     RulesKept,
     /// A drained member is given no task ([`DrainCheck`](super::drain_check::DrainCheck)).
     DrainKept,
@@ -45,9 +46,12 @@ pub(in crate::tests) enum Promise {
     /// Everything else is, and what was only tried changes nothing ([`PassCheck`](super::passes::PassCheck),
     /// [`OutcomeCheck`](super::outcome_check::OutcomeCheck)).
     ChangesKept,
-    /// While a never-list is in force, nothing on it is released
-    /// ([`World::check_never_list`](super::World)).
+    /// While a never-list is in force, nothing on it is released, or permitted as a part
+    /// ([`World::check_never_list`](super::World), [`part_check`](super::part_check)).
     NeverAsked,
+    /// A request for a part of a page is permitted unless something forbids it
+    /// ([`part_check`](super::part_check)).
+    PartsPermitted,
     /// A job that is paused or has no budget left releases nothing
     /// ([`PassCheck`](super::passes::PassCheck)).
     BudgetKept,

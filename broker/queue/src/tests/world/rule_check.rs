@@ -80,6 +80,11 @@ impl RuleCheck {
         self.possible(host, now).iter().all(|rule| rule.is_some_and(holds))
     }
 
+    /// Whether certainly no rule forbids a request to a host.
+    pub(super) fn surely_allows(&self, host: &str, now: Moment) -> bool {
+        !self.possible(host, now).iter().any(|rule| rule.is_some_and(holds))
+    }
+
     /// The least and the greatest delay of a host that may be in force.
     pub(super) fn delays(&self, host: &str, of_group: u64, now: Moment) -> (u64, u64) {
         let delay = |rule: Option<&RuleSettings>| rule?.delay_ms;
@@ -206,7 +211,10 @@ impl World {
         {
             return self.send_rule(&key, None);
         }
-        let host = name_of(self.rng.u64(0..HOSTS + LONELY_HOSTS));
+        let host = match self.hosts.any_with_parts(self.now) {
+            Some(host) if self.rng.bool() => host,
+            _ => name_of(self.rng.u64(0..HOSTS + LONELY_HOSTS)),
+        };
         let [exact, below, all] = keys_of(&host);
         let key = match self.rng.u32(0..20) {
             0 => all,
@@ -310,6 +318,7 @@ impl World {
         self.totals.rules += 1;
         for host in hosts_of(key) {
             self.priority_check.rest(host, self.now);
+            self.hosts.end_rule(&name_of(host), self.now);
             // A rule that had ended before may have hidden another one, which then holds the host
             // from its end on: no answer has waited for the requests that are open.
             if answer.is_ok() {

@@ -17,6 +17,9 @@ pub(in crate::tests) struct RunTotals {
     pub(in crate::tests) unreadable_texts: u64,
     /// Answers to commands about rules.
     pub(in crate::tests) rules: u64,
+    /// Requests for parts of pages.
+    pub(in crate::tests) parts_permitted: u64,
+    pub(in crate::tests) parts_refused: u64,
     /// Changes of the priority of pages that wait.
     pub(in crate::tests) bumps: u64,
     /// Entries that need a browser, with their texts outside memory, counted at each step.
@@ -33,6 +36,8 @@ impl AddAssign for RunTotals {
         self.outages += other.outages;
         self.unreadable_texts += other.unreadable_texts;
         self.rules += other.rules;
+        self.parts_permitted += other.parts_permitted;
+        self.parts_refused += other.parts_refused;
         self.bumps += other.bumps;
         self.rendered_outside += other.rendered_outside;
     }

@@ -115,6 +115,11 @@ impl World {
         self.broker.group.set_never_list(self.never_list.clone());
         self.begin(self.broker.group.run() + 1, elapsed_unknown)?;
         let BrokerState::Down { backlog } = state else { return Ok(()) };
-        backlog.into_iter().try_for_each(|(input, origin)| self.feed(input, origin))
+        backlog.into_iter().try_for_each(|(input, origin)| self.feed(input, origin))?;
+        // The group has not recorded which parts it has permitted.
+        if self.nature.rules && self.hosts.any_with_parts(self.now).is_some() {
+            return self.change_rule();
+        }
+        Ok(())
     }
 }

@@ -231,7 +231,8 @@ impl World {
     fn handle(&mut self, commands: Vec<(Input, CommandOrigin)>) -> CheckResult {
         let moment = self.broker.moment(self.now);
         let mut inputs = Vec::new();
-        for (mut input, origin) in commands {
+        for (mut input, mut origin) in commands {
+            self.judge_part(&mut origin);
             self.note(|| match &input {
                 // Neither the wall clock nor the order of texts, which is random, may matter.
                 Input::Start { run, elapsed_unknown, .. } => {

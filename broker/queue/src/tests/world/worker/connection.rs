@@ -57,6 +57,7 @@ impl World {
                     .values()
                     .filter(|held| held.request == RequestState::Open);
                 open.for_each(|held| self.hosts.end(&held.received.host(), self.now));
+                self.workers[index].tasks.keys().for_each(|task| self.hosts.end_parts(task));
                 self.forget_everything(index);
             }
             if self.workers[index].conn.is_some() {

@@ -214,11 +214,14 @@ impl World {
 
     /// A worker chooses its answer for a task.
     fn decide(&mut self, index: usize, received: &ReceivedTask) -> CheckResult {
+        if self.needs_part(received, 8) {
+            return self.ask_for_part(index, received, false);
+        }
         let hold = self.any_hold();
         let chance = self.rng.u32(0..100);
         let command = match chance {
             17..35 if self.outages.is_silent(&received.host()) => {
-                WorkerCommand::Touch { over: true, hold: KeyRest::default() }
+                WorkerCommand::Touch { over: true, part: None, hold: KeyRest::default() }
             }
             _ if self.outages.is_silent(&received.host()) => self.unanswered(),
             _ if received.is_elsewhere() => WorkerCommand::Nack {
@@ -243,7 +246,7 @@ impl World {
                 let command = WorkerCommand::Ack { outcome: Outcome::Done, hold, links: true };
                 return self.schedule_answer(late_ms, index, &received.id, command);
             }
-            17..35 => WorkerCommand::Touch { over: self.rng.u32(0..4) > 0, hold },
+            17..35 => WorkerCommand::Touch { over: self.rng.u32(0..4) > 0, part: None, hold },
             35..38 => {
                 let outcomes = [Outcome::Failed, Outcome::Redirect];
                 let outcome = self.rng.choice(outcomes).expect("the list is not empty");
@@ -289,8 +292,11 @@ impl World {
         };
         let Some(command) = held.command.clone() else { return Ok(()) };
         held.is_sent = true;
-        let (received, may_be_stale) = (held.received.clone(), held.may_be_stale);
+        let (received, may_be_stale, verdict) = (held.received.clone(), held.may_be_stale, None);
         worker.last_sent = self.now;
+        if !matches!(command, WorkerCommand::Touch { over: false, .. }) {
+            self.hosts.end_parts(task);
+        }
         if matches!(command, WorkerCommand::Ack { outcome: Outcome::Redirect, .. })
             && self.announced.contains(&received.url)
         {
@@ -300,7 +306,7 @@ impl World {
         let input = input_of(requester, &received, &command);
         self.feed(
             input,
-            CommandOrigin::Task { worker: index, conn, received, command, may_be_stale },
+            CommandOrigin::Task { worker: index, conn, received, command, may_be_stale, verdict },
         )
     }
 
@@ -370,10 +376,14 @@ impl World {
             CommandOrigin::Lie(id) => Promise::IdsHold.holds(code == Some(Code::Stale), || {
                 format!("{id} is not held by the sender, and got {answer:?}")
             }),
-            CommandOrigin::Task { received, may_be_stale, .. } => {
+            CommandOrigin::Task { received, command, may_be_stale, verdict, .. } => {
                 let in_time = at < received.until && !may_be_stale;
                 Promise::IdsHold.holds(code != Some(Code::Stale) || !in_time, || {
                     format!("{} is held until {}, but stale at {at}", received.id, received.until)
+                })?;
+                let Some((promise, expected)) = verdict else { return Ok(()) };
+                promise.holds(code == *expected || code == Some(Code::Stale), || {
+                    format!("{command:?} must get {expected:?}, and got {answer:?}")
                 })
             }
             _ => Ok(()),
@@ -424,11 +434,18 @@ impl World {
         let worker = &mut self.workers[index];
         let Some(held) = worker.tasks.get_mut(&received.id) else { return Ok(()) };
         match (command, answer) {
-            (WorkerCommand::Touch { over, .. }, Ok(_)) => {
+            (WorkerCommand::Touch { over, part, .. }, answer) if !is_stale(&answer) => {
                 (held.command, held.is_sent, held.may_be_stale) = (None, false, false);
-                held.received.until = held.received.until.max(at + LEASE_MS);
+                let extended = answer.is_ok().then_some(at + LEASE_MS);
+                held.received.until = held.received.until.max(extended.unwrap_or(Moment(0)));
                 if *over {
                     held.request = RequestState::Over;
+                }
+                if let Some(url) = part {
+                    self.part_is_answered(url, received, extended)?;
+                }
+                if self.needs_part(received, 2) {
+                    return self.ask_for_part(index, received, *over);
                 }
                 let stores_ms = self.rng.u64(1..3_000);
                 let command = match self.rng.u32(0..16) {
@@ -448,7 +465,7 @@ impl World {
                 let command = if held.request == RequestState::Over {
                     WorkerCommand::Nack { back, hold: KeyRest::default() }
                 } else {
-                    WorkerCommand::Touch { over: true, hold: KeyRest::default() }
+                    WorkerCommand::Touch { over: true, part: None, hold: KeyRest::default() }
                 };
                 self.schedule_answer(1, index, &received.id, command)
             }
@@ -525,6 +542,9 @@ impl World {
         let requester = Requester { conn, member: worker.member, slot: slot() };
         let id = task.clone();
         let action = match self.rng.u32(0..3) {
+            _ if self.nature.render && self.render_rng.u32(0..4) == 0 => {
+                TaskAction::Part { url: self.any_part_url() }
+            }
             0 => TaskAction::Touch { request_ended: true },
             1 => {
                 let retry = RetryMode::Counted { after_ms: Some(0) };
@@ -563,6 +583,10 @@ impl World {
             }
         }
     }
+}
+
+fn is_stale(answer: &Result<Answer, ProtocolError>) -> bool {
+    answer.as_ref().is_err_and(|error| error.code == Code::Stale)
 }
 
 /// Whether a worker finds that a page needs a browser, and nothing has said whether it is rendered.
