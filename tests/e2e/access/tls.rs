@@ -171,7 +171,7 @@ fn tls_scanners_find_no_weakness() {
     // HTTP: all vulnerabilities that have a name.
     testssl.finish();
     let found = fs::read_to_string(folder.join("found.json")).unwrap();
-    let found: Vec<serde_json::Value> = serde_json::from_str(&found).unwrap();
+    let found: Vec<Value> = serde_json::from_str(&found).unwrap();
     // These entries are about the scanner itself.
     let ours = found
         .iter()
