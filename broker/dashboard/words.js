@@ -2,6 +2,9 @@
 
 import { NONE } from './format.js';
 
+/** Of figures of requests. The other totals of a group or a job are kept over restarts. */
+export const SINCE = 'since the start';
+
 const WAITS = {
   'in-flight': 'a request is under way',
   delay: 'it rests between two requests',

@@ -64,6 +64,11 @@ await main(async browser => {
   job = await tell('crawl the rest');
   await page.getByText('This pass is done.').waitFor();
   await untilEqual('the figures', () => shown(page), figuresOf(job));
+  await page.getByText('They count requests since the start of the broker.').waitFor();
+  for (const figure of ['Read', 'Response time']) {
+    same(await page.locator('dl.figures div', { hasText: figure }).locator('dd.hint').textContent(),
+      'since the start');
+  }
   const reason = page.locator('summary');
   await reason.click();
   await page.getByRole('button', { name: 'Show more' }).click();

@@ -14,7 +14,7 @@ import { metrics, poll } from '../metrics.js';
 import { REASONS } from '../outcomes.js';
 import { plot, rangeSwitch } from '../plot.js';
 import { rulesTable, setRule } from '../rules.js';
-import { groupState, stoppedWhy } from '../words.js';
+import { SINCE, groupState, stoppedWhy } from '../words.js';
 
 const SETTINGS = {
   topics: ['Topics', 'Names with commas.'],
@@ -27,9 +27,6 @@ const SETTINGS = {
   'page-ready': ['Publishes outcomes on page-ready', null, 'select'],
   circuit: ['Rests for hosts that do not answer', null, 'select'],
 };
-
-// The other totals of a group are kept over restarts.
-const SINCE = 'since the start';
 
 export function title({ group }) {
   return `Group ${group}`;

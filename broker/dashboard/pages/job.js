@@ -14,7 +14,7 @@ import { watch } from '../live.js';
 import { poll } from '../metrics.js';
 import { plot } from '../plot.js';
 import { bumpWaiting } from '../waiting.js';
-import { state } from '../words.js';
+import { SINCE, state } from '../words.js';
 
 const OUTCOMES = {
   completed: 'fetched', redirects: 'led elsewhere', failed: 'failed',
@@ -127,8 +127,8 @@ function keyFigures(job, trend) {
     ['Pages a second', isDone ? '–' : rate(trend.rate())],
     ['Crawled', count(job.completed)],
     ['Failed', count(job.failed)],
-    ['Read', bytes(job.bytes)],
-    ['Response time', duration(job.ms)],
+    ['Read', bytes(job.bytes), SINCE],
+    ['Response time', duration(job.ms), SINCE],
   ];
 }
 
@@ -143,7 +143,9 @@ function outcomeList(job) {
   const sum = names => Object.keys(names).reduce((all, name) => all + (job[name] ?? 0), 0);
   const part = (caption, names) => (sum(names) === 0 ? null : el('table', { class: 'shares' },
     el('caption', {}, caption), el('tbody', {}, rows(names, sum(names)))));
-  const parts = [part('Outcomes', OUTCOMES), part('Status classes', CLASSES)];
+  const classes = part('Status classes', CLASSES);
+  const parts = [part('Outcomes', OUTCOMES), classes,
+    classes && el('p', { class: 'hint' }, `They count requests ${SINCE} of the broker.`)];
   return parts.some(Boolean) ? parts : el('p', { class: 'empty' }, 'Nothing has ended yet.');
 }
 
