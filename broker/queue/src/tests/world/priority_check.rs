@@ -101,12 +101,17 @@ impl PriorityCheck {
         self.rest_until.insert(host, now + REST_MS_MAX);
     }
 
-    /// What waited of these pages was dropped.
+    /// What waited of these pages was dropped. Those that may have been requested since are not
+    /// checked any more.
     pub(super) fn purge(&mut self, pages: &PageSelection) {
         for ((_, lane), waiting) in &mut self.waiting {
-            let selected = waiting.extract_if(.., |url, _| pages.has(url));
-            let dropped = selected.filter(|(_, rank)| rank.order <= pages.after);
-            self.dropped.extend(dropped.map(|(url, _)| (lane.clone(), url)));
+            for (url, rank) in waiting.extract_if(.., |url, _| pages.has(url)) {
+                if rank.order <= pages.after {
+                    self.dropped.insert((lane.clone(), url));
+                } else {
+                    self.begun.insert(url);
+                }
+            }
         }
     }
 
