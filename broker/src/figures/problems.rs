@@ -169,12 +169,10 @@ fn disk_problem(free: u64, reserve: u64) -> Option<Problem> {
 fn certificate_problem(expiry_unix_s: u64, unix_s: u64) -> Option<Problem> {
     let left = expiry_unix_s.saturating_sub(unix_s);
     let problem = if left < 3 * DAY_S { bad } else { warn };
-    let sentence = match left {
-        0 => "The certificate has expired.".to_owned(),
-        _ => {
-            let left = format_duration(Duration::from_secs(left));
-            format!("The certificate expires in {left}.")
-        }
+    let sentence = if left == 0 {
+        "The certificate has expired.".to_owned()
+    } else {
+        format!("The certificate expires in {}.", format_duration(Duration::from_secs(left)))
     };
     (left < 14 * DAY_S).then(|| problem(sentence, "system".to_owned()))
 }
@@ -223,8 +221,8 @@ mod tests {
         let group = "g".parse().unwrap();
         let problem = |stopped: Option<StopReason>, counts: [u64; 3], busy_s| {
             let [waiting, members, without_browser] = counts;
-            let mut figures = PublishedFigures::default();
-            figures.stopped = StopReason::ALL.map(|each| u64::from(stopped == Some(each)));
+            let stopped = StopReason::ALL.map(|each| u64::from(stopped == Some(each)));
+            let mut figures = PublishedFigures { stopped, ..PublishedFigures::default() };
             let group_figures = &mut figures.group;
             (group_figures.waiting, group_figures.members) = (waiting, members);
             group_figures.without_browser = without_browser;

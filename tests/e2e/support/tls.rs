@@ -114,7 +114,7 @@ pub(crate) fn make_expired(params: &mut CertificateParams) {
 
 /// Makes a certificate expire in five days.
 pub(crate) fn make_nearly_expired(params: &mut CertificateParams) {
-    params.not_after = (SystemTime::now() + Duration::from_secs(5 * 86_400)).into();
+    params.not_after = (SystemTime::now() + Duration::from_hours(5 * 24)).into();
 }
 
 /// Makes a certificate valid for another host only.
