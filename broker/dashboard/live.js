@@ -42,7 +42,7 @@ export function watch(handlers, signal) {
   };
   const timer = setInterval(() => {
     if (attempt && Date.now() - heard > SILENT) {
-      away(`Not connected since ${clock(heard)}. The figures are from then.`);
+      away(stale('The broker does not answer.', heard));
     }
   }, 1000);
   document.addEventListener('visibilitychange', open);
@@ -74,6 +74,11 @@ function deliver(handlers, type, object) {
 
 // What each source has to say; the first one is shown.
 const reasons = new Map();
+
+/** Why the figures are old, and since when if they were read at all. */
+export function stale(reason, since) {
+  return since === null ? reason : `${reason} The figures are from ${clock(since)}.`;
+}
 
 /** Shows why the figures are not of now, or with `null` that this source has no such reason. */
 export function away(reason, source = 'live') {

@@ -1,7 +1,7 @@
 // GET /metrics as objects: the figures of the whole broker and of each group in one answer.
 
 import { ask } from './ask.js';
-import { away } from './live.js';
+import { away, stale } from './live.js';
 
 /**
  * Reads all figures: `all(name)` gives the samples, `of(name, labels)` the value of the first one
@@ -38,19 +38,21 @@ export function parse(text) {
 
 /** Does something again and again until `signal` aborts, but not while the tab is hidden. */
 export async function poll(work, ms, signal) {
+  let done = null;
   const once = async () => {
     if (!signal.aborted && !document.hidden) {
       try {
         await work();
-        away(null, 'poll');
+        done = Date.now();
+        away(null, work);
       } catch (error) {
-        // The stream of the page says when the broker does not answer.
-        if (!signal.aborted && error.status !== 401 && error.status !== 0) {
-          away(error.message, 'poll');
+        if (!signal.aborted && error.status !== 401) {
+          away(stale(error.message, done), work);
         }
       }
     }
   };
+  signal.addEventListener('abort', () => away(null, work), { once: true });
   await once();
   const next = async () => {
     if (!signal.aborted) {

@@ -175,19 +175,14 @@ export function plot({ title, of, range = '5m', series, unit, own = true }, sign
       draw();
     }
   });
-  const dark = matchMedia('(prefers-color-scheme: dark)');
   observer.observe(box);
-  shared.addEventListener('range', schedule);
-  document.addEventListener('theme', draw);
-  document.addEventListener('visibilitychange', refresh);
-  dark.addEventListener('change', draw);
+  shared.addEventListener('range', schedule, { signal });
+  document.addEventListener('theme', draw, { signal });
+  document.addEventListener('visibilitychange', refresh, { signal });
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw, { signal });
   signal.addEventListener('abort', () => {
     clearInterval(timer);
     observer.disconnect();
-    shared.removeEventListener('range', schedule);
-    document.removeEventListener('theme', draw);
-    document.removeEventListener('visibilitychange', refresh);
-    dark.removeEventListener('change', draw);
     chart?.destroy();
   }, { once: true });
   schedule();
@@ -213,11 +208,15 @@ function sentence(data, series, unit, range) {
       return `${label}: nothing known`;
     }
     const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
-    return `${label}: now ${unit(known.at(-1))}, least ${unit(Math.min(...known))}, ` +
+    return `${label}: now ${unit(data[index + 1].at(-1))}, least ${unit(Math.min(...known))}, ` +
       `most ${unit(Math.max(...known))}, mean ${unit(mean)}`;
   });
   return `The last ${range}. ${parts.join('; ')}. Arrow keys read single values.`;
 }
+
+// The samples between gaps, to which no line leads.
+const isolated = ({ data }, line) => data[line].flatMap((value, at, all) =>
+  (value !== null && (all[at - 1] ?? all[at + 1] ?? null) === null ? [at] : []));
 
 function options(box, series, legend, unit, seconds, onPoint) {
   const style = getComputedStyle(box);
@@ -241,8 +240,8 @@ function options(box, series, legend, unit, seconds, onPoint) {
         size: (_, values) => 14 + 6.4 * Math.max(3, ...(values ?? []).map(text => text.length)) },
     ],
     series: [{}, ...series.map((_, index) => ({
-      stroke: colours[index], width: 1.5, dash: DASHES[index % 4], points: { show: false },
-      spanGaps: false,
+      stroke: colours[index], width: 1.5, dash: DASHES[index % 4], spanGaps: false,
+      points: { show: false, filter: isolated, size: 5, fill: colours[index] },
       fill: series.length === 1 ? colours[index].replace(/^rgb\((.*)\)$/, 'rgba($1, 0.1)') : null,
     }))],
     hooks: { setCursor: [chart => onPoint(chart.cursor.left >= 0 ? chart.cursor.idx : null)] },

@@ -3,6 +3,7 @@
 import { ask } from './ask.js';
 import { parse } from './events.js';
 import { visible } from './format.js';
+import { REASONS } from './outcomes.js';
 
 const PATH = '/topics/page-ready';
 // Results of one answer, and results that are kept of those that follow each other.
@@ -22,7 +23,7 @@ export function outcomeMark({ outcome, reason }) {
   const kinds = {
     done: 'ok', redirect: 'ok', failed: 'bad', robots: 'off', scope: 'off', trap: 'warn',
   };
-  const text = reason && reason !== outcome ? `${outcome}: ${reason}` : outcome;
+  const text = reason && reason !== outcome ? `${outcome}: ${REASONS[reason] ?? reason}` : outcome;
   return [kinds[outcome] ?? 'off', visible(text)];
 }
 

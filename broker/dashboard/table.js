@@ -139,8 +139,8 @@ function header({ title, sort, number }, onSort) {
 function line(columns, check) {
   return el('tr', {},
     check && el('td', { class: 'select' }, check),
-    columns.map(({ number }, index) => el(index === 0 ? 'th' : 'td', {
-      scope: index === 0 ? 'row' : null, class: number ? 'number' : null,
+    columns.map(({ title, number }, index) => el(index === 0 ? 'th' : 'td', {
+      scope: index === 0 ? 'row' : null, class: number ? 'number' : null, 'data-title': title,
     })));
 }
 

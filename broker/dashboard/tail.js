@@ -28,7 +28,8 @@ export function tail(topic, signal) {
     host: field('tail-host', 'Host', 'example.org'),
     prefix: field('tail-prefix', 'Begins with', 'https://example.org/'),
     where: field('tail-where', 'Attributes', 'outcome=failed'),
-    from: field('tail-from', 'From', 'first, last, -20, 4711 or a time'),
+    from: field('tail-from', 'From', 'first, last, -20, 4711 or a time',
+      '-20: the newest 20; also first, last, a seq or a time.'),
   };
   fields.from.input.value = '-20';
   let attempt = null;
@@ -154,11 +155,15 @@ export function tail(topic, signal) {
   return { node, stop };
 }
 
-function field(id, label, example) {
+function field(id, label, example, hint = null) {
   const input = el('input', {
     id, type: 'text', autocomplete: 'off', spellcheck: 'false', placeholder: example,
+    'aria-describedby': hint && `${id}-hint`,
   });
-  return { input, node: el('div', { class: 'field' }, el('label', { for: id }, label), input) };
+  return {
+    input, node: el('div', { class: 'field' }, el('label', { for: id }, label), input,
+      hint && el('span', { class: 'hint', id: `${id}-hint` }, hint)),
+  };
 }
 
 const WORDS = {

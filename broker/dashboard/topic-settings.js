@@ -16,6 +16,6 @@ export function settingFields(topic) {
     { name: 'retain-age', label: 'Keep events for', value: topic['retain-age'], required,
       hint: 'Such as 12h or 7d; 0: at any age.' },
     { name: 'retain-bytes', label: 'Keep at most', value: topic['retain-bytes'], required,
-      hint: 'Bytes, such as 500m or 2g.' },
+      hint: 'Bytes, such as 500m or 2g; 1g is 1,073,741,824.' },
   ];
 }

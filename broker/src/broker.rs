@@ -73,6 +73,8 @@ impl Broker {
                 return Err(error);
             }
         };
+        // The port may have been 0, or the socket open already.
+        config.listen = local_addr;
         let (unix, socket_file) = unix.unzip();
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();

@@ -60,6 +60,7 @@ impl BrokerConfig {
     /// What it decides about connections.
     pub(crate) fn connections(&self) -> ConnectionConfig {
         ConnectionConfig {
+            listen: self.listen,
             limits: self.limits.clone(),
             access: self.access.clone(),
             quotas: self.quotas.clone(),

@@ -1,17 +1,31 @@
-// The broker is away and comes back: killed, silent, and while the tab sleeps.
+// The broker is away and comes back: killed, silent, while the tab sleeps, and while new requests
+// fail but the stream stays open.
 // usage: away.mjs ADDRESS
 
+import { strictEqual as same } from 'node:assert/strict';
 import { main, openTab, tell, until } from './browser.mjs';
 import { show } from './pages.mjs';
 
 const [address] = process.argv.slice(2);
+
+// Whether the last series of a plot can be seen.
+const isDrawn = (page, title) => page.locator('figure', { hasText: title }).evaluate(figure => {
+  const canvas = figure.querySelector('canvas');
+  const line = [...figure.querySelectorAll('.legend i')].at(-1);
+  const [red, green, blue] = getComputedStyle(line).color.match(/\d+/g).map(Number);
+  const { data = [] } = canvas?.getContext('2d').getImageData(0, 0, canvas.width, canvas.height) ?? {};
+  return data.some((value, at) =>
+    at % 4 === 0 && value === red && data[at + 1] === green && data[at + 2] === blue);
+});
 
 await main(async browser => {
   const expected = [/net::ERR_\w+/];
   const tab = await openTab(browser, address, { expected });
   const { page, context } = tab;
   const banner = page.locator('#away');
-  const isAway = () => banner.getByText(/^Not connected since \d\d:\d\d:\d\d\./).waitFor();
+  const isAway = () => banner.getByText(
+    /^The broker does not answer\. The figures are from \d\d:\d\d:\d\d\.$/).waitFor();
+  const isHere = () => page.locator('#away:empty').waitFor({ state: 'attached' });
   // The page is not loaded again: this mark stays.
   await page.evaluate(() => { globalThis.mark = 1; });
   // A broker that was killed leaves out some numbers.
@@ -21,7 +35,7 @@ await main(async browser => {
     const now = page.getByText(/^from 1 to [\d,]+$/);
     await until('new figures', async () => await now.textContent() !== figures);
     figures = await now.textContent();
-    await page.locator('#away:empty').waitFor({ state: 'attached' });
+    await isHere();
     if (await page.evaluate(() => globalThis.mark) !== 1) {
       throw new Error('the page was loaded again');
     }
@@ -44,5 +58,20 @@ await main(async browser => {
   await tell('restart the broker and publish event-4');
   await cdp.send('Page.setWebLifecycleState', { state: 'active' });
   await isBack('event-4');
+
+  await show(tab, ['#/groups', 'No groups yet']);
+  same(await page.getByText('Ready since').filter({ visible: true }).count(), 0);
+  await show(tab, ['#/', 'Running for']);
+  // Without one before or after it, no line leads to it.
+  await until('the point of a single commit', () => isDrawn(page, 'Time of a commit to the disk'));
+  await context.setOffline(true);
+  await isAway();
+  await context.setOffline(false);
+  await isHere();
+  await page.route('**/metrics', route => route.abort());
+  await isAway();
+  // What a page could not read is no fault of the next one.
+  await show(tab, ['#/jobs', 'No jobs yet']);
+  await isHere();
   return null;
 });

@@ -1,11 +1,11 @@
-// A crawl as the pages show it, while it runs and after its end, without being loaded again.
-// usage: crawl.mjs ADDRESS
+// A crawl as the pages show it, before, while it runs and after its end, without being loaded again.
+// usage: crawl.mjs ADDRESS BROKER
 
 import { strictEqual as same } from 'node:assert/strict';
 import { main, openTab, tell, until, untilEqual } from './browser.mjs';
 import { show } from './pages.mjs';
 
-const [address] = process.argv.slice(2);
+const [address, broker] = process.argv.slice(2);
 
 const texts = locator => locator.evaluateAll(nodes => nodes.map(each => each.textContent));
 const number = text => Number(text.replaceAll(',', ''));
@@ -48,7 +48,16 @@ await main(async browser => {
   const tab = await openTab(browser, address, { expected: [/status of 404/] });
   const { page } = tab;
   await page.evaluate(() => { globalThis.mark = 1; });
+  const steps = page.getByText('Nothing has happened here yet');
+  await show(tab, ['#/', 'Nothing has happened here yet']);
+  same((await texts(page.locator('main pre'))).join('\n'), [
+    `tidings pub new-url https://example.org/ --broker ${broker}`,
+    `echo https://example.org/ | nc -N ${broker.replace(':', ' ')}`,
+    `curl --data https://example.org/ ${address}topics/new-url`,
+    `tidings crawl --broker ${broker} &\ntidings crawl --broker ${broker} https://example.org/`,
+  ].join('\n'));
   await show(tab, ['#/jobs/census', 'There is no such job now.']);
+  same(await page.locator('main').getByRole('heading', { level: 2 }).count(), 0);
   let job = await tell('crawl all hosts but those that are paused');
   await untilEqual('the figures', () => shown(page), figuresOf(job));
   const rows = name => page.getByRole('table', { name }).locator('tbody tr');
@@ -85,6 +94,7 @@ await main(async browser => {
   await show(tab, ['#/jobs', 'census']);
   await cells(`${job.found} of ${job.found}`).waitFor();
   await show(tab, ['#/', 'Newest jobs']);
+  await steps.waitFor({ state: 'hidden' });
   await cells(`${job.completed}`).waitFor();
   await cells(`${job.failed}`).waitFor();
   same(await page.evaluate(() => globalThis.mark), 1, 'the page was loaded again');

@@ -22,6 +22,9 @@ await main(async browser => {
         violations.push(...(await axeViolations(tab)).map(text => `${where}: ${text}`));
         const found = await tab.page.evaluate(() => document.scrollingElement.scrollWidth);
         same(found, width, `${where}: the page is ${found} px wide`);
+        const cut = await tab.page.locator('.table .table-box').evaluateAll(boxes => boxes
+          .filter(box => box.scrollWidth > box.clientWidth + 1).map(box => box.textContent));
+        same(width === 320 ? cut.join() : '', '', `${where}: a part of a table is out of sight`);
         if (width === 1280 && colorScheme === 'light') {
           await outlines.expect(tab, name);
         }

@@ -123,6 +123,10 @@ await main(async browser => {
   await dialog.getByRole('link', { name: '127.1.0.2', exact: true }).click();
   await page.getByText('host of the group crawlers').waitFor();
 
+  // The same limit as on the page of results.
+  await show(tab, ['#/topics/page-ready', '1.1 GB']);
+  await page.getByText('-20: the newest 20;').waitFor();
+
   const other = await openTab(browser, `${address}#token=${watcher}`);
   await show(other, ['#/results', 'The list of results needs the permission sub:page-ready.']);
   same(await other.page.locator('main tbody').count(), 0);

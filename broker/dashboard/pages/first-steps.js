@@ -1,26 +1,32 @@
-// What to do first with a broker in which nothing has happened yet.
+// What to do first with a broker on which nothing was ever published.
 
 import { login } from '../ask.js';
 import { el, panel } from '../dom.js';
 import { needs } from '../session.js';
 
-/** The panel with the lines that publish a first event, and that crawl. */
-export function firstSteps() {
-  const host = location.hostname || '127.0.0.1';
-  const line = `${host}:12345`;
+/**
+ * The panel with the lines that publish a first event, and that crawl. `port` and `tls` are those
+ * of the answer of `GET /`.
+ */
+export function firstSteps({ port, tls }) {
+  const host = location.hostname;
   const header = login.token ? "--header 'Authorization: Bearer TOKEN' " : '';
+  const flags = [
+    `--broker ${host}:${port}`, tls && '--ca ca.pem', login.token && '--token-file operator.token',
+  ].filter(Boolean).join(' ');
   const address = new URL('topics/new-url', document.baseURI);
+  address.search = '';
   address.hash = '';
   const missing = needs('pub:new-url');
+  const line = (title, text) => [el('h3', {}, title), el('pre', {}, text)];
   return panel('Nothing has happened here yet',
     el('p', {}, 'Publish a first event. The topic ', el('code', {}, 'new-url'),
       ' exists already; any other name exists from its first event on.'),
-    el('h3', {}, 'With netcat, to the line port of the broker'),
-    el('pre', {}, `echo https://example.org/ | nc -N ${line.replace(':', ' ')}`),
-    el('h3', {}, 'With curl'),
-    el('pre', {}, `curl ${header}--data https://example.org/ ${address.href}`),
-    el('h3', {}, 'Crawl: start a crawler that works for this broker, then give it a site'),
-    el('pre', {}, `tidings crawl --broker ${line} &\n` +
-      `tidings crawl --broker ${line} https://example.org/`),
+    line('With this program', `tidings pub new-url https://example.org/ ${flags}`),
+    !tls && !login.token &&
+      line('With netcat', `echo https://example.org/ | nc -N ${host.replace(/[[\]]/g, '')} ${port}`),
+    line('With curl', `curl ${header}--data https://example.org/ ${address.href}`),
+    line('Crawl: start a crawler that works for this broker, then give it a site',
+      `tidings crawl ${flags} &\ntidings crawl ${flags} https://example.org/`),
     missing && el('p', { class: 'hint' }, `To publish, this session ${missing}.`));
 }

@@ -32,11 +32,12 @@ export async function show(main, params, signal) {
     key: ({ name }) => name, empty: 'No groups yet. A group appears with its first worker.',
     filter: true,
   });
+  const hint = el('p', { class: 'hint', hidden: true }, 'Ready since: for how long something has ' +
+    'waited that needs only a worker. The 100 groups with most entries have figures here, each ' +
+    'group has on its page.');
   main.append(
     head('Groups', facts, button({ label: 'Make a group…', right: 'admin', run: make })),
-    view.node,
-    el('p', { class: 'hint' }, 'Ready since: for how long something has waited that needs only a ' +
-      'worker. The 100 groups with most entries have figures here, each group has on its page.'));
+    view.node, hint);
 
   async function read() {
     const [{ groups }, now] = await Promise.all([ask('/groups', { signal }), metrics(signal)]);
@@ -44,6 +45,7 @@ export async function show(main, params, signal) {
     before = now;
     view.update(groups.map(name => rowOf(name, now, rates)));
     facts.textContent = plural(groups.length, 'group');
+    hint.hidden = groups.length === 0;
   }
   // The stream says whether the broker is there.
   watch({ groups: () => {} }, signal);

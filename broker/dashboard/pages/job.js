@@ -44,8 +44,7 @@ export async function show(main, { job: name }, signal) {
   const keys = hostsTable(GROUP);
   let waiting = [];
   let job = null;
-  replace(main,
-    head(`Job ${visible(name)}`, facts, actions), gone, sentence, numbers,
+  const parts = el('div', { hidden: true }, sentence, numbers,
     el('div', { class: 'grid' },
       plot({
         title: 'Waiting and crawled', of: `job:${name}`, unit: count, series: [
@@ -57,6 +56,7 @@ export async function show(main, { job: name }, signal) {
     pages.failures,
     el('div', { class: 'grid' }, keys.node, pages.hosts),
     panel('Settings', settings));
+  replace(main, head(`Job ${visible(name)}`, facts, actions), gone, parts);
 
   const draw = () => {
     trend.add(Date.now(), openUrls(job), job.completed, job.pass);
@@ -72,10 +72,11 @@ export async function show(main, { job: name }, signal) {
   watch({
     [`job:${name}`]: next => {
       gone.hidden = Boolean(next);
+      parts.hidden = !next;
       const isOther = job?.state !== next?.state || job?.pass !== next?.pass;
       job = next;
       if (!job) {
-        [facts, sentence, actions].forEach(node => replace(node));
+        [facts, actions].forEach(node => replace(node));
         return;
       }
       if (isOther) {

@@ -48,8 +48,11 @@ export async function show(main, params, signal) {
       doneRate: answers(group.name, 'completed'), failedRate: answers(group.name, 'failed'),
     })));
     isNew = isNew && await isEmpty(now, signal);
-    replace(start, isNew && firstSteps());
-    list.node.hidden = isNew;
+    if (!isNew) {
+      replace(start);
+    } else if (!start.firstChild) {
+      replace(start, firstSteps(await ask('./', { signal })));
+    }
     await updateJobs(work, now, signal);
   }, 3_000, signal);
 }
@@ -105,9 +108,9 @@ function plots(signal) {
     plot({ ...common, title: 'Work', unit: rate, series: [
       { column: 'done', label: 'done' }, { column: 'failed', label: 'failed' },
     ] }, signal),
-    plot({ ...common, title: 'Confirmation of a publish', unit: duration, series: [
-      { column: 'commit-p50-ms', label: 'p50' },
-      { column: 'commit-p99-ms', label: 'p99' },
+    plot({ ...common, title: 'Time of a commit to the disk', unit: duration, series: [
+      { column: 'commit-p50-ms', label: 'p50 of commits' },
+      { column: 'commit-p99-ms', label: 'p99 of commits' },
     ] }, signal),
     plot({ ...common, title: 'Memory', unit: bytes, series: [
       { column: 'memory', label: 'resident' },
@@ -163,7 +166,7 @@ async function updateJobs(list, now, signal) {
 }
 
 async function isEmpty(now, signal) {
-  if (now.of('tidings_events_published_total') > 0 || groups(now).length > 0) {
+  if (now.of('tidings_events_published_total') > 0) {
     return false;
   }
   const { topics } = await ask('/topics', { signal });

@@ -72,7 +72,7 @@ function keyFigures(topic) {
     ['On disk', bytes(topic['log-bytes']), plural(topic.segments, 'file')],
     ['In memory', bytes(topic.bytes)],
     ['Readers', count(topic.readers)],
-    ['Keeps', topic['retain-bytes'], age === '0' ? 'at any age' : `for ${age}`],
+    ['Keeps', bytes(byteCount(topic['retain-bytes'])), age === '0' ? 'at any age' : `for ${age}`],
     ['Sync', topic.sync],
   ];
 }

@@ -3,6 +3,7 @@
 import { button, filled, form } from '../actions.js';
 import { ask } from '../ask.js';
 import { el, head, mark, replace } from '../dom.js';
+import { byteCount } from '../events.js';
 import { bytes, count, rate, visible } from '../format.js';
 import { watch } from '../live.js';
 import { poll } from '../metrics.js';
@@ -83,8 +84,8 @@ const last = cursors => (cursors?.[0] ? `${visible(cursors[0].cursor)}: ${count(
 const topicHref = name => `#/topics/${encodeURIComponent(name)}`;
 
 function keeps(topic) {
-  return [topic['retain-age'], topic['retain-bytes']].filter(value => value && value !== '0')
-    .join(', ') || 'everything';
+  return [topic['retain-age'], bytes(byteCount(topic['retain-bytes']))]
+    .filter(value => value !== '0').join(', ');
 }
 
 function makeTopic() {

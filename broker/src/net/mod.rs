@@ -33,6 +33,7 @@ pub(crate) mod unix;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -69,6 +70,8 @@ pub(crate) struct Shared {
     quotas: Quotas,
     pub(crate) audit: Audit,
     log_lines: AtomicBool,
+    /// The address of the line protocol.
+    listen: SocketAddr,
     /// `None`: connections are not encrypted.
     tls: Option<Tls>,
     /// Keyed hash for member ids. Its secret key is drawn at each start.
@@ -78,6 +81,7 @@ pub(crate) struct Shared {
 /// What the configuration decides about connections.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionConfig {
+    pub(crate) listen: SocketAddr,
     pub(crate) limits: Limits,
     pub(crate) access: AccessConfig,
     pub(crate) quotas: QuotaConfig,
@@ -109,6 +113,7 @@ impl Shared {
             quotas: Quotas::new(&config.quotas),
             audit,
             log_lines: AtomicBool::new(config.log_lines),
+            listen: config.listen,
             tls,
             member_id_hasher: RandomState::new(),
         })

@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use rcgen::CustomExtension;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::line_connection::{FAREWELL, LineConnection};
@@ -77,6 +78,9 @@ fn https_uses_the_same_certificate() {
     let (url, ca) = (https_url(&server), authority.certificate_file());
     let health = format!("{url}/health");
     assert_eq!(curl(&["--cacert", &ca, &health]), (Some(0), r#"{"status":"ok"}"#.to_owned()));
+    let (_, index) = curl(&["--cacert", &ca, &url]);
+    let index: Value = serde_json::from_str(&index).unwrap();
+    assert_eq!((&index["port"], &index["tls"]), (&server.address.port().into(), &true.into()));
     let topic = format!("{url}/topics/news/events");
     let (code, output) = curl(&["--cacert", &ca, "-d", "{\"payload\":\"a\"}", &topic]);
     assert_eq!(code, Some(0), "{output}");
@@ -167,7 +171,7 @@ fn tls_scanners_find_no_weakness() {
     // HTTP: all vulnerabilities that have a name.
     testssl.finish();
     let found = fs::read_to_string(folder.join("found.json")).unwrap();
-    let found: Vec<serde_json::Value> = serde_json::from_str(&found).unwrap();
+    let found: Vec<Value> = serde_json::from_str(&found).unwrap();
     // These entries are about the scanner itself.
     let ours = found
         .iter()

@@ -49,7 +49,7 @@ fn a_crawl_is_shown_as_it_is_until_its_end() {
         }
     };
     let address = format!("{}/", HttpClient::new(&server).base_url);
-    let mut script = Script::start("crawl", &[&address]);
+    let mut script = Script::start("crawl", &[&address, &server.address_text()]);
     script.when("crawl all hosts but those that are paused", || {
         rule("pause");
         run(&["job", "open", "census"]);

@@ -20,7 +20,10 @@ fn results(world: &World) -> Vec<Value> {
 fn row(result: &Value) -> Value {
     let of = |name: &str| result["attributes"][name].as_str();
     let outcome = of("outcome").unwrap();
-    let reason = of("reason").map(|reason| format!("{outcome}: {reason}"));
+    let reason = of("reason").map(|reason| {
+        assert_eq!(reason, "try-later");
+        format!("{outcome}: a status that may change later, such as 503")
+    });
     let reason = reason.unwrap_or_else(|| outcome.to_owned());
     let [status, changed] = ["status", "changed"].map(|name| of(name).unwrap_or("–"));
     json!([result["target"], reason, status, changed])

@@ -42,6 +42,8 @@ fn only_clients_that_prefer_html_get_the_page() {
     for json in ["Accept: */*", "Accept: text/html;q=0", "Accept: application/json", "Accept:"] {
         assert!(!is_page(&get_with(&http, "/", &[json])), "{json}");
     }
+    let index = http.get("/").json();
+    assert_eq!((&index["port"], &index["tls"]), (&server.address.port().into(), &false.into()));
     let page = get_with(&http, "/", &[BROWSER]);
     for (name, value) in [
         (

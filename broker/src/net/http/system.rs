@@ -25,7 +25,7 @@ use crate::topic::Health;
 /// The `OpenAPI` 3.1 document without the paths of embedded handlers.
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// `GET /`: the dashboard for a browser; name and version for all other clients.
+/// `GET /`: the dashboard for a browser; name, version and line port for all other clients.
 pub(super) async fn index(
     State(http): State<Arc<HttpState>>,
     uri: Uri,
@@ -40,6 +40,8 @@ pub(super) async fn index(
                 "name": "tidings",
                 "version": env!("CARGO_PKG_VERSION"),
                 "description": "openapi.json",
+                "port": http.shared.listen.port(),
+                "tls": http.shared.tls.is_some(),
             }))
             .into_response()
         }
