@@ -78,6 +78,16 @@ fn health_is_one_word_by_lines_and_by_http() {
 }
 
 #[test]
+fn health_by_http_refuses_the_flags_of_lines() {
+    let folder = TempDir::new().unwrap();
+    for flag in ["--ca", "--token-file", "--broker"] {
+        let words = ["health", "--http", "127.0.0.1:1", flag, "7"];
+        let refused = run_tidings(folder.path(), &words).expect_code(2).stderr();
+        assert!(refused.contains(&format!("{flag} has no effect with --http")), "{refused}");
+    }
+}
+
+#[test]
 fn a_broker_that_does_not_answer_is_unhealthy() {
     let server = Server::start_broker();
     let folder = server.folder.path();
