@@ -50,7 +50,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     frame.render_widget(tab_line(model), tabs);
     let table: Text<'_> = match model.mode {
         Mode::Help => HELP.iter().copied().collect(),
-        _ => rows(model, body.height.into()),
+        _ => rows(model, body.as_size()),
     };
     frame.render_widget(table, body);
     frame.render_widget(wrapped(detail.into()), text);
@@ -74,8 +74,9 @@ fn tab_line(model: &Model) -> Line<'static> {
 }
 
 /// The lines around the selected row.
-fn rows(model: &Model, height: usize) -> Text<'static> {
-    let lines = model.lines();
+fn rows(model: &Model, size: Size) -> Text<'static> {
+    let height = size.height.into();
+    let lines = model.lines(size.width.into());
     let selected = Some(model.selected);
     let at = lines.iter().position(|(row, _)| *row == selected).unwrap_or(0);
     let shown = lines.into_iter().skip((at + 1).saturating_sub(height)).take(height);

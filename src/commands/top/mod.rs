@@ -202,7 +202,7 @@ async fn once(flags: &OutputFlags) -> Result<(), Failure> {
         return console.line(&object.to_string());
     }
     let model = Model::new(address, snapshot);
-    let tables = model.lines().into_iter().map(|(_, line)| line);
+    let tables = model.lines(usize::MAX).into_iter().map(|(_, line)| line);
     let lines = model.head().into_iter().chain([String::new()]).chain(tables);
     lines.into_iter().try_for_each(|line| console.line(&line))
 }

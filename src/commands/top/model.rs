@@ -131,13 +131,13 @@ impl Model {
     }
 
     /// The tables of the page as lines, each with the number of its row. Headings have none.
-    pub(super) fn lines(&self) -> Vec<(Option<usize>, String)> {
+    pub(super) fn lines(&self, width: usize) -> Vec<(Option<usize>, String)> {
         let (mut lines, mut rows) = (Vec::new(), 0..);
         for table in self.tables() {
             if !lines.is_empty() {
                 lines.push((None, String::new()));
             }
-            let texts = table.lines().into_iter().enumerate();
+            let texts = table.lines(width).into_iter().enumerate();
             lines.extend(texts.map(|(at, text)| ((at > 0).then(|| rows.next()).flatten(), text)));
         }
         lines

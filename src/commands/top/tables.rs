@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use tidings_protocol::status::{GroupStatus, JobState};
 use tidings_protocol::{GroupName, JobName, NAME_BYTES_MAX, Seq, TopicName};
+use unicode_width::UnicodeWidthStr;
 
 use super::model::Page;
 use super::snapshot::Snapshot;
@@ -17,6 +18,16 @@ use crate::terminal::output::{format_count, printable};
 
 /// The longest cell, in characters.
 const CELL_CHARS_MAX: usize = NAME_BYTES_MAX;
+
+/// Headings of names.
+const NAMES: [&str; 3] = ["GROUP", "JOB", "TOPIC"];
+
+/// The longest name on a narrow screen, in characters. The name of a crawl fits.
+const NAME_CHARS_MAX: usize = 22;
+
+/// Headings in the order in which a narrow screen leaves them out.
+const OPTIONAL: [&str; 8] =
+    ["PASS>", "FOUND>", "KEY", "TOPICS", "LOST>", "QUEUED>", "COMPLETED>", "PROCESSING>"];
 
 /// A table of a page.
 #[derive(Debug)]
@@ -79,10 +90,42 @@ impl Table {
         }
     }
 
-    /// The headings and the rows as aligned lines.
-    pub(super) fn lines(&self) -> Vec<String> {
-        let rows = self.rows.iter().map(|row| row.cells.clone());
-        manage::Table::new(&self.headings).lines_with_headings(rows)
+    /// The headings and the rows as aligned lines. If they are wider than `width`, long names are
+    /// shortened, and then columns are left out.
+    pub(super) fn lines(&self, width: usize) -> Vec<String> {
+        let mut heads: Vec<_> = self.headings.split(' ').collect();
+        let mut rows: Vec<_> = self.rows.iter().map(|row| row.cells.clone()).collect();
+        let mut dropped = OPTIONAL.iter();
+        for attempt in 0.. {
+            let table = &mut manage::Table::new(&heads.join(" "));
+            let lines = table.lines_with_headings(rows.iter().cloned());
+            if lines.iter().all(|line| line.width() <= width) {
+                return lines;
+            }
+            if attempt == 0 {
+                let is_name = |head: &&str| NAMES.contains(head);
+                rows.iter_mut()
+                    .flat_map(|row| heads.iter().zip(row).filter(|(head, _)| is_name(head)))
+                    .for_each(|(_, cell)| shorten(cell));
+                continue;
+            }
+            let Some(at) = dropped.find_map(|name| heads.iter().position(|head| head == name))
+            else {
+                return lines;
+            };
+            heads.remove(at);
+            rows.iter_mut().filter(|row| at < row.len()).for_each(|row| drop(row.remove(at)));
+        }
+        Vec::new()
+    }
+}
+
+/// Leaves out the middle of a long name.
+fn shorten(name: &mut String) {
+    let chars: Vec<_> = name.chars().collect();
+    if chars.len() > NAME_CHARS_MAX {
+        let (begin, end) = (NAME_CHARS_MAX / 2, chars.len() - (NAME_CHARS_MAX - 1) / 2);
+        *name = chars[..begin].iter().chain(&['…']).chain(&chars[end..]).collect();
     }
 }
 

@@ -60,7 +60,7 @@ fn screen(model: &Model, (width, height): (u16, u16)) -> Vec<String> {
 
 /// The first cells of all rows.
 fn names(model: &Model) -> Vec<String> {
-    let lines = model.lines().into_iter().filter(|(row, _)| row.is_some());
+    let lines = model.lines(usize::MAX).into_iter().filter(|(row, _)| row.is_some());
     lines.map(|(_, line)| line.split(' ').next().unwrap().to_owned()).collect()
 }
 
@@ -211,7 +211,7 @@ fn the_newest_events_of_a_topic_come_first() {
         model.event(open.clone(), Seq(seq), format!("http://a.example/{seq}"));
         model.event(other.clone(), Seq(seq), "other".to_owned());
     }
-    let rows = model.lines();
+    let rows = model.lines(usize::MAX);
     assert!(rows[4].1.ends_with("60  http://a.example/60"), "{rows:#?}");
     assert_eq!(names(&model).len(), 51, "the topic and its newest events");
     model.key(KeyCode::Down);
@@ -238,4 +238,15 @@ fn a_panic_restores_the_terminal() {
     let (settings, rest) = shown.split_once("\r\n\r\n").unwrap();
     assert!(rest.contains("as intended") && rest.contains("\u{1b}[?1049l"), "{shown:?}");
     assert!(settings.contains(" icanon") && rest.trim_end().ends_with(settings), "{shown:?}");
+}
+
+#[test]
+fn a_narrow_screen_keeps_states_and_failures() {
+    let mut model = model(&["crawlers", "crawl-of-a-site-with-a-rather-long-name"]);
+    for (page, last) in [(Page::Groups, "STATE"), (Page::Jobs, "FAILED")] {
+        model.page = page;
+        let lines = screen(&model, (80, 24));
+        assert!(lines[4].ends_with(last), "{lines:#?}");
+        assert!(lines[6].contains('…'), "{lines:#?}");
+    }
 }
