@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tidings_metrics::MetricsSource;
 use tidings_protocol::{MemberId, PORT, with_defaults};
 use tidings_queue::NeverList;
 use tidings_queue::config::GroupConfig;
@@ -51,6 +52,8 @@ with_defaults! {
         pub embedded_member: Option<MemberId> = None,
         /// Where audit records are written. Default `None`: nowhere.
         pub audit: Option<AuditConfig> = None,
+        /// What other parts of the process add to `GET /metrics` and to the problems of `STATS`.
+        pub metrics: Vec<Arc<dyn MetricsSource>> = Vec::new(),
         /// Logs every received line (target `tidings::line`), for debugging.
         pub log_lines: bool = false,
     }
@@ -64,6 +67,7 @@ impl BrokerConfig {
             limits: self.limits.clone(),
             access: self.access.clone(),
             quotas: self.quotas.clone(),
+            metrics: self.metrics.clone(),
             log_lines: self.log_lines,
         }
     }

@@ -21,6 +21,7 @@
 //! | [`payload`], [`filter`] | the content of an event, and conditions on its attributes |
 //! | [`canonical_url`] | decides which URLs are the same page |
 //! | [`url_pattern`], [`render`] | rules that select URLs |
+//! | [`readable`] | counts, bytes and durations for people |
 //!
 //! # One exchange
 //!
@@ -87,6 +88,7 @@ mod names;
 mod other_protocol;
 pub mod payload;
 mod publish_batch;
+pub mod readable;
 pub mod render;
 pub mod reply;
 pub mod session;

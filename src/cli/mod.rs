@@ -270,6 +270,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
     let mut cmd = cli.subcommand.unwrap_or(Cmd::Up(cli.up));
     match (&mut cmd, matches.subcommand()) {
         (Cmd::Crawl(crawl), Some((_, matches))) => crawl.typed_flags = typed_flags(matches),
+        (Cmd::Health(health), Some((_, matches))) => health.typed_flags = typed_flags(matches),
         (Cmd::Topic(Topic::Verify(verify)), Some((_, matches))) => {
             let matches = matches.subcommand().map(|(_, matches)| matches);
             verify.offline =

@@ -1,12 +1,16 @@
 //! `tidings dashboard`: prints the address of the dashboard, with a token that expires.
-#![expect(clippy::disallowed_methods, reason = "waits until the broker has read the token")]
+#![expect(clippy::disallowed_methods, reason = "waits for the broker, with a time limit")]
 
+use std::io::{self, ErrorKind};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
 use tidings_broker::access::Permission;
 use tidings_protocol::CanonicalUrl;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use crate::commands::token::{PERMISSIONS, create_temporary};
 use crate::flags::address::parse_http_url;
@@ -17,6 +21,9 @@ use crate::terminal::output::Console;
 
 /// What the names of the principals begin with.
 const PREFIX: &str = "dashboard-";
+
+/// The time limit for a connection to the broker.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 /// The flags of `tidings dashboard`.
 #[derive(Debug, Args)]
@@ -56,9 +63,9 @@ fn parse_http(text: &str) -> Result<CanonicalUrl<'static>, String> {
     parse_http_url(text, "")
 }
 
-/// Writes the token in the data directory, with or without a running broker. A broker that requires
-/// no login needs none.
+/// Writes the token in the data directory, if a broker listens and requires a login.
 pub(crate) async fn run(args: &DashboardArgs) -> Result<(), Failure> {
+    check_listener(&args.http).await?;
     let token = create_temporary(&args.data, PREFIX, &args.allow, args.expires)?;
     let has_token = token.is_some();
     if !has_token {
@@ -85,4 +92,18 @@ pub(crate) async fn run(args: &DashboardArgs) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Fails if no process listens at the address of the page. Any listener is accepted, because only
+/// the browser may know the authority of its certificate.
+async fn check_listener(url: &CanonicalUrl<'_>) -> Result<(), Failure> {
+    let host = url.address().map_or_else(|| url.host().to_owned(), |ip| ip.to_string());
+    let connected = timeout(CONNECT_MAX, TcpStream::connect((host.as_str(), url.port()))).await;
+    let late = |_| Err(io::Error::from(ErrorKind::TimedOut));
+    connected.unwrap_or_else(late).map(drop).map_err(|error| {
+        Failure::failed(format!(
+            "cannot connect to {url}: {error}; start a broker with `tidings up`, or name the HTTP of \
+             another one with --http"
+        ))
+    })
 }

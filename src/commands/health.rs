@@ -30,7 +30,8 @@ Examples:
   HEALTHCHECK CMD [\"tidings\", \"health\"]         in a Dockerfile
 
 It prints `healthy`, or `unhealthy` and the reason on standard error. Healthy is a broker that
-answers within five seconds and whose topics accept events. `tidings status` checks more.
+answers within five seconds and whose topics accept events. `tidings status` checks more. --http
+needs no login, and verifies a certificate with the authorities of the system or of SSL_CERT_FILE.
 
 Exit codes: 0 healthy; 1 unhealthy, or the broker cannot be reached; 2 wrong usage.";
 
@@ -39,6 +40,10 @@ const NAME: &str = "tidings-health";
 
 /// The time limit of the check. Monitors repeat it every 10 to 60 s.
 const CHECK_MAX: Duration = Duration::from_secs(5);
+
+/// Flags of the line protocol, without effect on a check by HTTP.
+const LINE_FLAGS: [&str; 8] =
+    ["broker", "context", "tls", "ca", "crl", "cert", "cert-key", "token-file"];
 
 /// Bytes of an answer by HTTP that are shown.
 const BODY_BYTES_MAX: usize = 1_000;
@@ -54,10 +59,22 @@ pub(crate) struct HealthArgs {
 
     #[command(flatten)]
     broker: BrokerFlag,
+
+    /// Long names of the flags that were typed.
+    #[arg(skip)]
+    pub(crate) typed_flags: Vec<String>,
 }
 
 /// Prints one word.
 pub(crate) async fn run(args: HealthArgs) -> Result<(), Failure> {
+    let is_of_lines = |typed: &&String| LINE_FLAGS.contains(&typed.as_str());
+    if let (Some(_), Some(flag)) = (&args.http, args.typed_flags.iter().find(is_of_lines)) {
+        let text = format!(
+            "--{flag} has no effect with --http, which logs in nowhere and trusts the authorities of \
+             the system; remove one of the two flags"
+        );
+        return Err(Failure::Usage(text));
+    }
     let check = async {
         match &args.http {
             Some(url) => check_http(url).await,

@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the answers have a time limit")]
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -19,8 +20,10 @@ Examples:
   tidings status --broker 10.0.0.1:12345   another one
   tidings status --json | jq .problems     for scripts
 
-Not well is: a topic that refuses events; a group that is damaged or stands still; waiting work
-without a worker, or in a paused group; dead letters; no answer.
+The first line is that of the dashboard. Not well is: a topic that rejects events; a group that is
+damaged, stands still, is paused with waiting work, or has no worker for it or too few; dead letters;
+a disk that is nearly full; a certificate that expires within two weeks; a crawler of this process
+that cannot store pages; lost audit records; no answer.
 
 Exit codes: 0 all is well; 1 it is not, or the broker cannot be reached; 2 wrong usage.";
 
@@ -29,6 +32,9 @@ const NAME: &str = "tidings-status";
 
 /// The time limit for all answers of the broker.
 const ANSWERS_MAX: Duration = Duration::from_secs(5);
+
+/// Problems in the sentence, as on the dashboard; more are counted.
+const PROBLEMS_MAX: usize = 10;
 
 /// Groups with a line of their own; more are counted.
 const GROUPS_MAX: usize = 8;
@@ -44,15 +50,14 @@ pub(crate) async fn run(output: OutputFlags) -> Result<(), Failure> {
         }
         overview => overview?,
     };
-    let problems = overview.problems();
     let address = output.broker.broker.as_str();
     if output.json {
-        console.line(&object(&overview, &problems, address).to_string())?;
+        console.line(&object(&overview, address).to_string())?;
     } else {
-        let lines = lines(&overview, &problems, address);
+        let lines = lines(&overview, address);
         lines.iter().try_for_each(|line| console.line(&terminal_safe(line)))?;
     }
-    if problems.is_empty() { Ok(()) } else { Err(Failure::Unsuccessful) }
+    if overview.problems.is_empty() { Ok(()) } else { Err(Failure::Unsuccessful) }
 }
 
 async fn read(output: &OutputFlags) -> Result<Overview, Failure> {
@@ -68,15 +73,15 @@ async fn read(output: &OutputFlags) -> Result<Overview, Failure> {
 }
 
 /// The figures as an object.
-pub(crate) fn object(overview: &Overview, problems: &[String], address: &str) -> Value {
+pub(crate) fn object(overview: &Overview, address: &str) -> Value {
     let group = |group: &GroupOverview| match group {
         GroupOverview::Sound(status) => manage::json(&**status),
         GroupOverview::Damaged(status) => manage::json(status),
         GroupOverview::Still { group, reason } => json!({ "group": group, "still": reason }),
     };
     json!({
-        "well": problems.is_empty(),
-        "problems": problems,
+        "well": overview.problems.is_empty(),
+        "problems": overview.problems,
         "broker": address,
         "version": overview.version,
         "connections": overview.connections,
@@ -86,8 +91,8 @@ pub(crate) fn object(overview: &Overview, problems: &[String], address: &str) ->
 }
 
 /// The sentence, and the figures for people.
-pub(crate) fn lines(overview: &Overview, problems: &[String], address: &str) -> Vec<String> {
-    let Overview { version, connections, topics, groups, .. } = overview;
+pub(crate) fn lines(overview: &Overview, address: &str) -> Vec<String> {
+    let Overview { version, connections, problems, topics, groups } = overview;
     let mut lines = vec![sentence(problems)];
     let connections = plural(*connections, "connection");
     lines.push(format!("broker {address}, version {version}, {connections}"));
@@ -118,7 +123,11 @@ fn sentence(problems: &[String]) -> String {
     if problems.is_empty() {
         return "All is well.".to_owned();
     }
-    format!("Not well: {}.", problems.join("; "))
+    let mut sentence = problems[..problems.len().min(PROBLEMS_MAX)].join(" ");
+    if problems.len() > PROBLEMS_MAX {
+        let _ = write!(sentence, " And {} more.", problems.len() - PROBLEMS_MAX);
+    }
+    sentence
 }
 
 fn group_line(status: &GroupStatus) -> String {
@@ -148,10 +157,11 @@ mod tests {
         let overview = Overview {
             version: "0.1.0".to_owned(),
             connections: 3,
+            problems: Vec::new(),
             topics: vec![topic.clone(), topic],
             groups,
         };
-        let lines = lines(&overview, &overview.problems(), "127.0.0.1:1");
+        let lines = lines(&overview, "127.0.0.1:1");
         assert_eq!(
             lines[..4],
             [
@@ -166,7 +176,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_well_is_one_sentence() {
-        assert_eq!(sentence(&["a".into(), "b".into()]), "Not well: a; b.");
+    fn the_first_problems_stand_on_one_line() {
+        let problems: Vec<_> = (1..=12).map(|number| format!("P{number}.")).collect();
+        assert_eq!(sentence(&problems[..2]), "P1. P2.");
+        assert_eq!(sentence(&problems), "P1. P2. P3. P4. P5. P6. P7. P8. P9. P10. And 2 more.");
     }
 }

@@ -2,6 +2,7 @@
 
 use clap::{ArgGroup, Args, Subcommand};
 use jiff::Timestamp;
+use serde_json::{Value, json};
 use tidings_broker::access::{Permission, TokenHash, new_token};
 
 use crate::flags::confirmation::YesFlag;
@@ -68,10 +69,22 @@ pub(crate) enum Token {
     /// Replace the permissions of a principal
     Set(SetArgs),
     /// List all principals and their permissions
-    #[command(alias = "list", mut_arg("data", of_existing_data))]
-    Ls(DataFlag),
+    #[command(alias = "list")]
+    Ls(LsArgs),
     /// Remove a principal and close its connections
     Revoke(RevokeArgs),
+}
+
+/// The flags of `tidings token ls`.
+#[derive(Debug, Args)]
+#[command(mut_arg("data", of_existing_data))]
+pub(crate) struct LsArgs {
+    /// Print one JSON object on each line
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    data: DataFlag,
 }
 
 /// The permissions of a principal.
@@ -170,7 +183,7 @@ pub(crate) async fn run(what: Token) -> Result<(), Failure> {
                 Ok(())
             })
         }
-        Token::Ls(data) => list(&data),
+        Token::Ls(LsArgs { json, data }) => list(&data, json),
         Token::Revoke(RevokeArgs { name, yes, data }) => {
             let question = format!("revoke {name} and close its connections?");
             yes.confirm(async { Ok(question) }).await?;
@@ -288,7 +301,7 @@ fn change_principals(
     file.write(&contents)
 }
 
-fn list(data: &DataFlag) -> Result<(), Failure> {
+fn list(data: &DataFlag, json: bool) -> Result<(), Failure> {
     let principals = AccessFile::at(&data.data);
     let mut console = Console::new();
     let Some(contents) = principals.contents()? else {
@@ -297,6 +310,10 @@ fn list(data: &DataFlag) -> Result<(), Failure> {
         return Ok(());
     };
     for entry in &contents.principals {
+        if json {
+            console.line(&object(entry).to_string()).map_err(|_| Failure::OutputClosed)?;
+            continue;
+        }
         let proof = match (&entry.certificate, &entry.unix_user) {
             (Some(name), _) => format!("certificate={name}"),
             (_, Some(user)) => format!("unix-user={user}"),
@@ -316,4 +333,19 @@ fn list(data: &DataFlag) -> Result<(), Failure> {
         console.line(&line).map_err(|_| Failure::OutputClosed)?;
     }
     Ok(())
+}
+
+/// A principal without its token. What it does not have is `null`.
+fn object(entry: &PrincipalEntry) -> Value {
+    let PrincipalEntry { name, certificate, unix_user, allow, deny, created, expires, .. } = entry;
+    json!({
+        "name": name,
+        "certificate": certificate,
+        "unix-user": unix_user,
+        "allow": allow,
+        "deny": deny,
+        "created": created,
+        "expires": expires,
+        "expired": entry.has_expired(),
+    })
 }

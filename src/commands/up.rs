@@ -95,9 +95,7 @@ pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), F
     args.server.check_exposure(&config, &sockets, &args.data)?;
     let member = stack::set_own_member(&mut config);
     let figures = Arc::<CrawlerFigures>::default();
-    if let Some(http) = &mut config.http {
-        http.metrics.push(Arc::clone(&figures) as _);
-    }
+    config.metrics.push(Arc::clone(&figures) as _);
     let outgoing = &args.crawler.outgoing;
     let prepared = PreparedCompanions::new(&mut config, &args.server, outgoing, &args.data)?;
     let is_closed = config.tls.is_some() || config.access.principals.is_some();

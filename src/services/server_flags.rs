@@ -207,7 +207,6 @@ impl HttpFlags {
             hooks: self.hooks.hooks()?,
             hook_events_per_minute: self.hooks.hook_events,
             embedded_handlers: receivers,
-            metrics: vec![Arc::new(ProcessFigures::new())],
             ..HttpConfig::default()
         };
         if self.http == Some(ListenHttp::Off) && self.public_url.is_some() {
@@ -331,6 +330,7 @@ impl ServerFlags {
         config.audit = self.audit.as_ref().map(|_| {
             self.audit_file().map_or(AuditConfig::Stderr, |path| AuditConfig::File(path.to_owned()))
         });
+        config.metrics.push(Arc::new(ProcessFigures::new()));
         config.log_lines = self.log_lines || logging::filter_names_lines();
         self.check_exposure(&config, &Sockets::default(), data)?;
         self.pushes()?;

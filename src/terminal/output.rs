@@ -9,8 +9,8 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-pub(crate) use tidings_load::command::text::{format_count, plural};
 use tidings_protocol::parse_ms;
+pub(crate) use tidings_protocol::readable::{format_bytes, format_count, format_duration, plural};
 use tidings_protocol::text::{escape_json, is_invisible};
 
 use crate::terminal::failure::Failure;
@@ -254,36 +254,6 @@ pub(crate) fn printable(text: &str, chars_max: usize) -> String {
     out
 }
 
-/// A number of bytes with a unit: `512 B`, `3.4 kB`, `12 MB`.
-pub(crate) fn format_bytes(count: u64) -> String {
-    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
-    if count < 1000 {
-        return format!("{count} B");
-    }
-    #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
-    let mut value = count as f64 / 1000.0;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    let digits = usize::from(value < 9.95);
-    format!("{value:.digits$} {}", UNITS[unit])
-}
-
-/// A duration in at most two units: `45 ms`, `2.3 s`, `12 s`, `3m 05s`, `2h 03m`, `4d 01h`.
-pub(crate) fn format_duration(time: Duration) -> String {
-    let (ms, s) = (time.as_millis(), time.as_secs());
-    match s {
-        _ if ms < 1000 => format!("{ms} ms"),
-        ..10 => format!("{s}.{} s", ms % 1000 / 100),
-        10..60 => format!("{s} s"),
-        60..3600 => format!("{}m {:02}s", s / 60, s % 60),
-        3600..86_400 => format!("{}h {:02}m", s / 3600, s / 60 % 60),
-        _ => format!("{}d {:02}h", s / 86_400, s / 3600 % 24),
-    }
-}
-
 /// A duration in the form of [`format_duration`] if standard output is a terminal, else this exact
 /// form.
 pub(crate) fn time_or(duration: Duration, exact: String) -> String {
@@ -343,25 +313,6 @@ mod tests {
     }
 
     #[test]
-    fn bytes_have_a_unit() {
-        let shown = [0, 999, 1000, 9_949, 9_950, 12_345, 999_499, 999_500, 10_000_000_000];
-        let shown = shown.map(format_bytes).join(" | ");
-        assert_eq!(
-            shown,
-            "0 B | 999 B | 1.0 kB | 9.9 kB | 10 kB | 12 kB | 999 kB | 1.0 MB | 10 GB"
-        );
-    }
-
-    #[test]
-    fn durations_have_at_most_two_units() {
-        let shown = [0, 999, 1000, 9_999, 10_000, 59_999, 60_000, 3_599_999, 3_600_000, 90_000_000];
-        let shown = shown.map(|ms| format_duration(Duration::from_millis(ms))).join(" | ");
-        let expected =
-            "0 ms | 999 ms | 1.0 s | 9.9 s | 10 s | 59 s | 1m 00s | 59m 59s | 1h 00m | 1d 01h";
-        assert_eq!(shown, expected);
-    }
-
-    #[test]
     fn progress_is_cut_to_the_terminal_and_erased_as_it_was_drawn() {
         assert_eq!(fit_lines("abcdef\nab", 5), ["abc…", "ab"]);
         assert_eq!(fit_lines("ab", 0), ["…"]);
@@ -380,13 +331,5 @@ mod tests {
         assert!(words.iter().all(|(key, value)| with_units(key, value) == *value));
         let line = "http://a.example/?check-in=30s pending free-in=599123ms";
         assert_eq!(readable_line(line), line, "exact without a terminal");
-    }
-
-    #[test]
-    fn counts_have_separators() {
-        assert_eq!(
-            [0, 12, 123, 1234, 1_234_567].map(format_count),
-            ["0", "12", "123", "1,234", "1,234,567"]
-        );
     }
 }

@@ -73,6 +73,11 @@ impl MetricsSource for CrawlerFigures {
     fn add_to(&self, text: &mut Exposition) {
         text.add(CRAWLER, self);
     }
+
+    fn problem(&self) -> Option<&'static str> {
+        let is_blocked = self.sink_blocked.load(Ordering::Relaxed) != 0;
+        is_blocked.then_some("The crawler of this process cannot store pages.")
+    }
 }
 
 static CRAWLER: &[Metric<CrawlerFigures>] = &[

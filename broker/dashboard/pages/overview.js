@@ -7,8 +7,7 @@ import { watch } from '../live.js';
 import { metrics, poll } from '../metrics.js';
 import { plot, rangeSwitch } from '../plot.js';
 import { table } from '../table.js';
-import { groups, problems } from '../verdict.js';
-import { groupState, state } from '../words.js';
+import { groupState, state, stoppedWhy } from '../words.js';
 import { firstSteps } from './first-steps.js';
 
 // Problems that are shown; more are counted.
@@ -19,7 +18,6 @@ export function title() {
 }
 
 export async function show(main, params, signal) {
-  let ready = null;
   const verdict = el('div', { class: 'verdict', role: 'status' });
   const numbers = el('div', {});
   const start = el('div', {});
@@ -29,16 +27,11 @@ export async function show(main, params, signal) {
   replace(main,
     head('Overview', null, rangeSwitch()), verdict, start, numbers,
     el('div', { class: 'grid plots' }, plots(signal)), list.node, work.node);
-  watch({ stats: () => {}, ready: object => { ready = object; } }, signal);
+  watch({ stats: object => say(verdict, object.problems) }, signal);
   let before = null;
   let isNew = true;
   await poll(async () => {
-    const now = await figuresOr(verdict, signal);
-    const found = problems(now, ready);
-    // Only `ready` tells of topics that take nothing.
-    if (ready || found.length > 0) {
-      say(verdict, found);
-    }
+    const now = await metrics(signal);
     const rates = now.rates(before);
     before = now;
     replace(numbers, figures(keyFigures(now, rates)));
@@ -57,17 +50,6 @@ export async function show(main, params, signal) {
   }, 3_000, signal);
 }
 
-async function figuresOr(verdict, signal) {
-  try {
-    return await metrics(signal);
-  } catch (error) {
-    if (!signal.aborted) {
-      say(verdict, [{ kind: 'bad', text: `Whether all is well is not known. ${error.message}` }]);
-    }
-    throw error;
-  }
-}
-
 // The sentence stands still while nothing changes, so that a screen reader says it once.
 function say(node, found) {
   const texts = found.map(({ text }) => text).join('\n') || 'All is well.';
@@ -76,8 +58,8 @@ function say(node, found) {
   }
   node.dataset.texts = texts;
   replace(node, found.length === 0 ? el('p', {}, mark('ok', 'All is well.'))
-    : el('ul', {}, found.slice(0, MOST).map(({ kind, text, href }) =>
-      el('li', {}, mark(kind, href ? el('a', { href }, text) : text))),
+    : el('ul', {}, found.slice(0, MOST).map(({ kind, text, page }) =>
+      el('li', {}, mark(kind, page ? el('a', { href: `#/${page}` }, text) : text))),
     found.length > MOST && el('li', {}, `And ${count(found.length - MOST)} more.`)));
 }
 
@@ -119,6 +101,20 @@ function plots(signal) {
       { column: 'connections', label: 'open' },
     ] }, signal),
   ];
+}
+
+/** The groups that have series of their own, as objects, those with most to do first. */
+function groups({ all, of }) {
+  return all('tidings_group_waiting_entries').filter(each => each.labels.group).map(each => {
+    const labels = { group: each.labels.group };
+    const gauge = name => of(`tidings_group_${name}`, labels) ?? 0;
+    return {
+      name: labels.group, why: stoppedWhy({ of }, labels.group), waiting: each.value,
+      processing: gauge('processing_entries'), members: gauge('members'),
+      dead: gauge('dead_entries'),
+    };
+  }).sort((a, b) => b.waiting + b.processing - a.waiting - a.processing
+    || a.name.localeCompare(b.name));
 }
 
 function groupTable() {

@@ -7,7 +7,8 @@ import { watch } from '../live.js';
 import { metrics, poll } from '../metrics.js';
 import { may, me } from '../session.js';
 import { table } from '../table.js';
-import { certificateKind } from '../verdict.js';
+
+const DAY = 86_400_000;
 
 export function title() {
   return 'System';
@@ -133,6 +134,9 @@ function encryption(now) {
     : `The certificate has expired: ${clock(end * 1000)}.`;
   return [el('p', {}, page), el('p', {}, mark(certificateKind(left), text))];
 }
+
+/** The kind of mark for a certificate that is valid for another `left` ms. */
+const certificateKind = left => (left < 3 * DAY ? 'bad' : left < 14 * DAY ? 'warn' : 'ok');
 
 function session() {
   const { name, known, permissions, denied = [] } = me();

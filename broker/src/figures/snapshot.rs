@@ -26,7 +26,8 @@ pub(crate) struct Snapshot {
     pub(crate) groups: Vec<(String, Arc<PublishedFigures>)>,
     /// Entries of all groups that were completed, and that failed, since the start.
     pub(crate) answered: [u64; 2],
-    pub(crate) damaged_groups: u64,
+    /// Groups with a damaged log.
+    pub(crate) damaged_groups: Vec<GroupName>,
     pub(crate) group_log_bytes: u64,
     pub(crate) commits: Option<Durations>,
     pub(crate) disk: Option<DiskSpace>,

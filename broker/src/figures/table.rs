@@ -204,7 +204,7 @@ pub(crate) static BROKER: &[Metric<Snapshot>] = &[
         "tidings_damaged_groups",
         &[],
         "Groups with a damaged log, which reject work.",
-        |it, out| out.value(it.damaged_groups),
+        |it, out| out.value(it.damaged_groups.len() as u64),
     ),
     Metric::counter(
         "tidings_audit_lost_records_total",

@@ -70,10 +70,6 @@ impl DamagedGroups {
         self.0.keys()
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.0.len()
-    }
-
     pub(super) fn has(&self, name: &GroupName) -> bool {
         self.0.contains_key(name)
     }

@@ -295,9 +295,9 @@ impl Groups {
         self.registry.answered()
     }
 
-    /// The number of groups with a damaged log.
-    pub(crate) fn damaged_count(&self) -> usize {
-        self.damaged.count()
+    /// The groups with a damaged log.
+    pub(crate) fn damaged_names(&self) -> Vec<GroupName> {
+        self.damaged.names().cloned().collect()
     }
 
     /// Bytes of the logs of all groups.
@@ -435,7 +435,7 @@ impl Groups {
         config: GroupConfig,
     ) -> Result<(), ProtocolError> {
         let max = self.count_max;
-        if creation.count() + self.damaged.count() >= max {
+        if creation.count() + self.damaged.names().count() >= max {
             let text = format!("the limit of {max} groups is reached; delete a group first");
             return Err(ProtocolError::new(Code::Limit, text));
         }

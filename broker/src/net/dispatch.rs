@@ -416,6 +416,9 @@ impl Connection {
             let words: Vec<_> =
                 counts.counts().map(|(key, value)| format!("{key}={value}")).collect();
             encode_more(&words.join(" "), lines);
+            for problem in shared.problems(&counts) {
+                encode_more(&format!("problem {problem}"), lines);
+            }
             for topic in &topics {
                 encode_more(&format!("topic {}", topic_status(topic)), lines);
             }

@@ -1,7 +1,12 @@
 //! Collects what the parts of the broker know, for the table of figures.
 
+use std::sync::Arc;
+
+use tidings_metrics::MetricsSource;
+
 use super::Shared;
-use crate::figures::{Connections, Snapshot, TopicFigures};
+use crate::clock::wall_unix_ms;
+use crate::figures::{Connections, Problem, Snapshot, TopicFigures};
 use crate::tls::Tls;
 use crate::topic::Topic;
 
@@ -17,7 +22,7 @@ impl Shared {
             topics: self.topics.list().iter().map(|topic| self.topic_figures(topic)).collect(),
             groups: Snapshot::largest_groups(self.groups.figures()),
             answered: self.groups.answered(),
-            damaged_groups: self.groups.damaged_count() as u64,
+            damaged_groups: self.groups.damaged_names(),
             group_log_bytes: self.groups.log_bytes(),
             commits: self.topics.committers().map(|committers| committers.durations()),
             disk: self.topics.disk_space(),
@@ -25,6 +30,18 @@ impl Shared {
             certificate_expiry_unix_s: self.tls.as_ref().and_then(Tls::not_after_unix_s),
             now: self.clock.now(),
         }
+    }
+
+    /// What is not well, the worst first.
+    pub(crate) fn problems(&self, snapshot: &Snapshot) -> Vec<Problem> {
+        let others = self.metrics.iter().filter_map(|source| source.problem());
+        let unix_s = wall_unix_ms().unsigned_abs() / 1000;
+        snapshot.problems(&self.groups.figures(), others, unix_s)
+    }
+
+    /// What other parts of the process report.
+    pub(crate) fn metrics(&self) -> &[Arc<dyn MetricsSource>] {
+        &self.metrics
     }
 
     fn topic_figures(&self, topic: &Topic) -> TopicFigures {

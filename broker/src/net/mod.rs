@@ -37,6 +37,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tidings_metrics::MetricsSource;
 use tidings_protocol::MemberId;
 
 use self::listener::spawn_accept_loop;
@@ -66,6 +67,8 @@ pub(crate) struct Shared {
     cursors: Cursors,
     registry: ConnectionRegistry,
     stats: Arc<Stats>,
+    /// What other parts of the process report.
+    metrics: Vec<Arc<dyn MetricsSource>>,
     pub(crate) access: Access,
     quotas: Quotas,
     pub(crate) audit: Audit,
@@ -85,6 +88,8 @@ pub(crate) struct ConnectionConfig {
     pub(crate) limits: Limits,
     pub(crate) access: AccessConfig,
     pub(crate) quotas: QuotaConfig,
+    /// What other parts of the process report.
+    pub(crate) metrics: Vec<Arc<dyn MetricsSource>>,
     /// Logs every received line.
     pub(crate) log_lines: bool,
 }
@@ -109,6 +114,7 @@ impl Shared {
             groups,
             cursors,
             stats: Arc::default(),
+            metrics: config.metrics,
             access,
             quotas: Quotas::new(&config.quotas),
             audit,

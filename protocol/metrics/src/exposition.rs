@@ -43,6 +43,11 @@ impl Format {
 pub trait MetricsSource: fmt::Debug + Send + Sync {
     /// Adds the table.
     fn add_to(&self, text: &mut Exposition);
+
+    /// What the operator must know, as a sentence, if this part of the process is not well.
+    fn problem(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// The text of one scrape.

@@ -87,8 +87,8 @@ struct TermFlags {
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "length")]
     until: Option<Timestamp>,
 
-    /// One word for the list of rules, such as the number of a ticket
-    #[arg(long, value_name = "WORD", value_parser = |text: &str| check("note", text))]
+    /// A note for the list of rules, such as the number of a ticket; spaces become `_`
+    #[arg(long, value_name = "TEXT", value_parser = parse_note)]
     note: Option<String>,
 }
 
@@ -169,6 +169,11 @@ fn check(name: &'static str, text: &str) -> Result<String, String> {
         .rule()
         .map_err(|error| flag_value_error(&error.text))?;
     Ok(text.to_owned())
+}
+
+/// The broker keeps one word.
+fn parse_note(text: &str) -> Result<String, String> {
+    check("note", &text.split_whitespace().collect::<Vec<_>>().join("_"))
 }
 
 /// The time from now as a value of `for=`.

@@ -186,8 +186,7 @@ async fn once(flags: &OutputFlags) -> Result<(), Failure> {
     let snapshot = Snapshot::read(&broker, &Page::Overview, Vec::new()).await?;
     let (mut console, address) = (Console::new(), flags.broker.broker.as_str());
     if flags.json {
-        let problems = snapshot.overview.problems();
-        let mut object = status::object(&snapshot.overview, &problems, address);
+        let mut object = status::object(&snapshot.overview, address);
         let jobs = snapshot.jobs.iter().map(|(group, job)| of_group(group, job));
         object["jobs"] = jobs.collect();
         let mut all = Vec::new();

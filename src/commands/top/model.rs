@@ -126,7 +126,7 @@ impl Model {
     /// Whether all is well, and the figures of the broker.
     pub(super) fn head(&self) -> Vec<String> {
         let overview = &self.snapshot.overview;
-        let lines = status::lines(overview, &overview.problems(), &self.address);
+        let lines = status::lines(overview, &self.address);
         lines.into_iter().take(3).map(|line| printable(&line, usize::MAX)).collect()
     }
 

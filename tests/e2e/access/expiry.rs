@@ -2,12 +2,13 @@
 
 use std::env;
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 
 use tempfile::TempDir;
 
 use crate::access::audit::wait_for_record;
-use crate::access::tokens::broker;
+use crate::access::tokens::{broker, create_token};
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, run_tidings, tidings_command};
@@ -122,11 +123,27 @@ fn the_dashboard_is_opened_in_a_browser_without_a_token_where_none_is_needed() {
     fs::write(&program, "#!/bin/sh\necho \"$@\" > opened\n").unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
     let path = format!("{}:{}", folder.path().display(), env::var("PATH").unwrap());
-    let mut command = tidings_command(folder.path(), ["dashboard", "--open"]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let flags = ["dashboard", "--open", "--http", &address];
+    let mut command = tidings_command(folder.path(), flags);
     let printed = Process::start(command.env("PATH", path)).finish().expect_code(0);
-    assert_eq!(printed.stdout(), ["http://127.0.0.1:12346/"]);
+    assert_eq!(printed.stdout(), [format!("http://{address}/")]);
     assert!(printed.stderr().contains("this data directory requires no login"), "{printed:?}");
     let opened = fs::read_to_string(folder.path().join("opened")).unwrap();
-    assert_eq!(opened, "http://127.0.0.1:12346/\n");
+    assert_eq!(opened, format!("http://{address}/\n"));
     assert!(!folder.path().join("tidings-data/access.toml").exists());
+}
+
+#[test]
+fn the_dashboard_makes_no_token_where_no_broker_listens() {
+    let folder = TempDir::new().unwrap();
+    create_token(folder.path(), "op", &["all"]);
+    // The port is free again.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let refused = run_tidings(folder.path(), &["dashboard", "--http", &address]).expect_code(1);
+    assert_eq!((refused.stdout().len(), refused.stderr().lines().count()), (0, 1), "{refused:?}");
+    assert!(refused.stderr().contains("cannot connect to http://127.0.0.1:"), "{refused:?}");
+    let listed = run_tidings(folder.path(), &["token", "ls"]).expect_code(0).stdout();
+    assert_eq!(listed.len(), 1, "{listed:?}");
 }

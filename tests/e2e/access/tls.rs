@@ -10,7 +10,9 @@ use tempfile::TempDir;
 use crate::support::line_connection::{FAREWELL, LineConnection};
 use crate::support::nc::start_nc;
 use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
-use crate::support::tls::{CertificateAuthority, make_expired, start_s_client, start_socat};
+use crate::support::tls::{
+    CertificateAuthority, make_expired, make_nearly_expired, start_s_client, start_socat,
+};
 use crate::support::wait::wait_until;
 
 /// A broker with a certificate of an authority, and that authority.
@@ -237,6 +239,20 @@ fn a_certificate_is_replaced_while_connections_are_open() {
     early.finish().expect_code(0);
     let log = server.process.signal_and_finish("TERM").expect_code(0);
     assert_eq!(log.stderr().matches("the old certificate stays").count(), 1);
+}
+
+#[test]
+fn status_says_when_the_certificate_expires() {
+    let (server, authority) = broker(&[]);
+    // The broker reads the new certificate within seconds.
+    authority.sign_with("broker", make_nearly_expired);
+    let (port, ca) = (server.address.port(), authority.certificate_file());
+    let broker = format!("localhost:{port}");
+    let status =
+        || run_tidings(server.folder.path(), &["status", "--broker", &broker, "--ca", &ca]);
+    let expires = || status().stdout()[0] == "The certificate expires in 4d 23h.";
+    wait_until("the certificate to expire soon", || expires().then_some(()));
+    status().expect_code(1);
 }
 
 #[test]

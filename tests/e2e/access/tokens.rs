@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::http_client::HttpClient;
@@ -483,6 +484,11 @@ fn principals_are_listed_and_invalid_token_commands_are_rejected() {
         listed[0].starts_with("ci token allow=pub:new-url,url:https://a.example/blog/ created=")
     );
     assert!(listed[1].starts_with("alice unix-user=0 allow=all deny=admin created="), "{listed:?}");
+    let listed = run_tidings(folder.path(), &["token", "ls", "--json"]).expect_code(0).stdout();
+    let alice: Value = serde_json::from_str(&listed[1]).unwrap();
+    assert_eq!((&alice["name"], &alice["unix-user"]), (&json!("alice"), &json!("0")));
+    assert_eq!((&alice["deny"], &alice["expired"]), (&json!(["admin"]), &json!(false)));
+    assert!(!listed[0].contains("token") && !listed[0].contains("sha256"), "{listed:?}");
     for (words, code, text) in [
         (vec!["token", "create", "ci", "--allow", "all"], 1, "ci exists already"),
         (vec!["token", "create", "x"], 2, "--allow"),

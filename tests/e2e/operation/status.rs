@@ -12,6 +12,7 @@ use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Server, run_at, run_json_at, run_tidings};
 use crate::support::scripted_broker::{ScriptedConnection, start_scripted_broker};
+use crate::support::wait::wait_until;
 
 #[test]
 fn status_says_what_is_not_well() {
@@ -24,23 +25,44 @@ fn status_says_what_is_not_well() {
     let mut worker = LineConnection::connect_client(server.address);
     assert!(worker.request("PUB new-url http://a.example/").starts_with("+OK"));
     wait_for_waiting_entries(&server, 1);
-    let first_line = || run_at(&server, &["status"]).expect_code(1).stdout()[0].clone();
-    let no_worker = "Not well: 1 waiting URL of group crawlers, which has no worker.";
-    assert_eq!(first_line(), no_worker);
+    let wait_for = |sentence: &str| {
+        let is_first = || run_at(&server, &["status"]).stdout()[0] == sentence;
+        wait_until(sentence, || is_first().then_some(()));
+        run_at(&server, &["status"]).expect_code(1);
+    };
+    wait_for("Group crawlers has 1 entry waiting, and no worker is connected.");
     assert!(worker.request("GROUP set crawlers max-attempts=1").starts_with("+OK"));
     assert!(worker.request("GROUP pause crawlers").starts_with("+OK"));
-    assert_eq!(first_line(), "Not well: 1 waiting URL of group crawlers, which is paused.");
+    wait_for("Group crawlers is paused with 1 entry waiting.");
     assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
     worker.send("GROUP resume crawlers\n");
     let task = std::iter::repeat_with(|| worker.read_line()).find(|line| line.starts_with("TASK "));
     let nack = format!("NACK {} reason=no_way\n", task.unwrap().split(' ').nth(1).unwrap());
     worker.send(nack);
     while !worker.read_line().starts_with("+OK crawlers:") {}
-    assert_eq!(first_line(), "Not well: 1 dead letter of group crawlers.");
+    wait_for("1 dead letter in group crawlers.");
     let status = run_at(&server, &["status", "--json"]).expect_code(1).stdout().concat();
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-    assert_eq!(status["problems"], json!(["1 dead letter of group crawlers"]));
+    assert_eq!(status["problems"], json!(["1 dead letter in group crawlers."]));
     assert_eq!(status["groups"][0]["dead-kept"], json!(1));
+}
+
+#[test]
+fn status_and_the_dashboard_name_the_same_problems() {
+    let server = Server::start_broker();
+    let mut client = LineConnection::connect_client(server.address);
+    assert!(client.request("PUB new-url http://a.example/").starts_with("+OK"));
+    wait_for_waiting_entries(&server, 1);
+    let problems = || {
+        let line = run_at(&server, &["status", "--json"]).stdout().concat();
+        serde_json::from_str::<serde_json::Value>(&line).unwrap()["problems"].clone()
+    };
+    let found = wait_until("a problem", || Some(problems()).filter(|all| *all != json!([])));
+    let stats = HttpClient::new(&server).get("/stats").json();
+    let page = &stats["problems"];
+    assert_eq!(page[0]["text"], found[0]);
+    assert_eq!((&page[0]["kind"], &page[0]["page"]), (&json!("bad"), &json!("groups/crawlers")));
+    assert_eq!(page.as_array().unwrap().len(), found.as_array().unwrap().len());
 }
 
 #[test]
@@ -52,6 +74,16 @@ fn health_is_one_word_by_lines_and_by_http() {
     for address in [http.authority(), &http.base_url] {
         let output = run_tidings(folder, &["health", "--http", address]).expect_code(0);
         assert_eq!((output.stdout(), output.stderr()), (vec!["healthy".to_owned()], String::new()));
+    }
+}
+
+#[test]
+fn health_by_http_refuses_the_flags_of_lines() {
+    let folder = TempDir::new().unwrap();
+    for flag in ["--ca", "--token-file", "--broker"] {
+        let words = ["health", "--http", "127.0.0.1:1", flag, "7"];
+        let refused = run_tidings(folder.path(), &words).expect_code(2).stderr();
+        assert!(refused.contains(&format!("{flag} has no effect with --http")), "{refused}");
     }
 }
 

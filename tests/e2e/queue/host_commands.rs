@@ -156,7 +156,12 @@ fn a_wrong_host_or_flag_is_one_line_and_exit_code_2() {
         assert!(output.stderr().contains(problem), "{words:?}: {}", output.stderr());
         assert_eq!(output.stderr().lines().count(), 1, "{words:?}: {}", output.stderr());
     }
-    let note = ["host", "block", "example.org", "--note", "two words"];
-    let output = run_tidings(folder.path(), &note).expect_code(2);
-    assert!(output.stderr().contains("--note two words: "), "{}", output.stderr());
+}
+
+#[test]
+fn a_note_may_have_spaces() {
+    let server = Server::start_broker();
+    let block = ["host", "block", "a.example", "--note", "complaint by  owner"];
+    run_at(&server, &block).expect_code(0);
+    assert_eq!(run_json_at(&server, &["host", "ls"])[0]["note"], "complaint_by_owner");
 }

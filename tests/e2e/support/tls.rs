@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use data_encoding::HEXUPPER;
 use rcgen::{
@@ -109,6 +110,11 @@ impl CertificateAuthority {
 pub(crate) fn make_expired(params: &mut CertificateParams) {
     params.not_before = date_time_ymd(2020, 1, 1);
     params.not_after = date_time_ymd(2021, 2, 3);
+}
+
+/// Makes a certificate expire in five days.
+pub(crate) fn make_nearly_expired(params: &mut CertificateParams) {
+    params.not_after = (SystemTime::now() + Duration::from_hours(5 * 24)).into();
 }
 
 /// Makes a certificate valid for another host only.

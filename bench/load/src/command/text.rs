@@ -1,4 +1,5 @@
-//! Numbers for people.
+//! Numbers for people. The load generator shares no code with what it measures, so these are its
+//! own.
 
 /// A count with its thousands separated: `12,345`.
 pub fn format_count(n: u64) -> String {

@@ -18,6 +18,8 @@ pub struct GroupFigures {
     pub processing: u64,
     /// Dead letters that are kept.
     pub dead_kept: u64,
+    /// Entries that only wait for a member with a browser while no member has one.
+    pub without_browser: u64,
     /// Schedules.
     pub scheduled: u64,
     /// Connected members.
@@ -75,6 +77,7 @@ impl GroupFigures {
             waiting,
             processing,
             dead_kept,
+            without_browser,
             scheduled,
             members,
             credit,
@@ -94,6 +97,7 @@ impl GroupFigures {
         self.waiting += waiting;
         self.processing += processing;
         self.dead_kept += dead_kept;
+        self.without_browser += without_browser;
         self.scheduled += scheduled;
         self.members += members;
         self.credit += credit;
@@ -121,6 +125,10 @@ impl Group {
             waiting: status.waiting,
             processing: status.processing,
             dead_kept: status.dead_kept,
+            without_browser: match status.render_members {
+                Some(0) => status.render_waiting.unwrap_or(0),
+                _ => 0,
+            },
             scheduled: status.scheduled,
             members: status.members,
             credit: self.leases.members().free_credit() as u64,

@@ -25,7 +25,7 @@ impl World {
             topics: Vec::new(),
             groups: Vec::new(),
             answered: [0; 2],
-            damaged_groups: 0,
+            damaged_groups: Vec::new(),
             group_log_bytes: 0,
             commits: None,
             disk: None,

@@ -3,7 +3,6 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use tidings_metrics::MetricsSource;
 use tidings_protocol::with_defaults;
 
 use super::embedded_handlers::EmbeddedHandler;
@@ -75,7 +74,5 @@ with_defaults! {
         pub hook_events_per_minute: u32 = 6_000,
         /// Handlers of other parts of the process. No path has two handlers.
         pub embedded_handlers: Vec<Arc<dyn EmbeddedHandler>> = Vec::new(),
-        /// What other parts of the process add to `GET /metrics`.
-        pub metrics: Vec<Arc<dyn MetricsSource>> = Vec::new(),
     }
 }

@@ -19,7 +19,7 @@ use super::json_objects::{JSON, JsonResponse};
 use super::manage::{ClientExtension, JsonResult};
 use super::request_input::QueryParams;
 use crate::access::{Action, Permission};
-use crate::figures::{BROKER, TOPICS};
+use crate::figures::{BROKER, Problem, TOPICS};
 use crate::topic::Health;
 
 /// The `OpenAPI` 3.1 document without the paths of embedded handlers.
@@ -103,7 +103,7 @@ pub(super) async fn ready(
     Ok((status, JsonResponse(body)).into_response())
 }
 
-/// `GET /stats`: counters since the start, and those of embedded handlers.
+/// `GET /stats`: counters since the start, those of embedded handlers, and what is not well.
 pub(super) async fn stats(
     State(http): State<Arc<HttpState>>,
     Extension(client): ClientExtension,
@@ -111,7 +111,11 @@ pub(super) async fn stats(
 ) -> JsonResult {
     QueryParams::parse(&uri, &[])?;
     client.check_action(Action::Monitor)?;
-    let mut counts = http.shared.snapshot().json();
+    let snapshot = http.shared.snapshot();
+    let mut counts = snapshot.json();
+    let stopping = http.stop.is_cancelled().then(Problem::stopping);
+    let problems = stopping.into_iter().chain(http.shared.problems(&snapshot));
+    counts.insert("problems".to_owned(), problems.map(|problem| problem.json()).collect());
     counts.insert("clock".to_owned(), http.shared.clock.now().0.into());
     for handler in &http.config.embedded_handlers {
         if let Some((name, counters)) = handler.counters().await {
@@ -168,7 +172,7 @@ pub(super) async fn metrics(
     if with_topics {
         text.add(TOPICS, &snapshot);
     }
-    for source in &http.config.metrics {
+    for source in http.shared.metrics() {
         source.add_to(&mut text);
     }
     Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())

@@ -72,7 +72,6 @@ const FILES: &[(&str, &[u8])] = files![
     "uplot/VERSION",
     "uplot/uPlot.esm.js",
     "uplot/uPlot.min.css",
-    "verdict.js",
     "waiting.js",
     "words.js",
 ];
