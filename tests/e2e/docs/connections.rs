@@ -14,6 +14,8 @@ const CALLS: [(&[&str], &[&str]); 3] = [
             "egress/src/connect/dial.rs",
             // To the broker.
             "protocol/client/src/connection/dial.rs",
+            // Whether the broker's HTTP listens.
+            "src/commands/dashboard.rs",
             // To the ZeroMQ endpoint that the operator named.
             "connectors/src/zmq/reachability.rs",
             // Binds the address of a proxy that never answers, and connects to nothing.

@@ -139,7 +139,7 @@ fn a_damaged_group_refuses_work_and_everything_else_is_served() {
     };
     assert_eq!((state("thumbs"), state("other")), ("damaged".to_owned(), "ok".to_owned()));
     let status = run_at(&server, &["status"]).expect_code(1).stdout();
-    assert!(status[0].contains("group thumbs is damaged"), "{status:#?}");
+    assert!(status[0].contains("Group thumbs has a damaged log"), "{status:#?}");
     let shown = run_at(&server, &["group", "show", "thumbs"]).expect_code(0).stdout().join("\n");
     assert!(
         shown.contains("\nproblem records ") && shown.contains("\nremedy stop the "),

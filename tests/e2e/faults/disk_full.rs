@@ -115,7 +115,7 @@ fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart()
     let shown = client.request_lines(&format!("TOPIC show {TOPIC}")).pop().unwrap();
     assert!(shown.contains(" state=full"), "{shown}");
     let status = run_at(&server, &["status"]).expect_code(1).stdout().concat();
-    assert!(status.contains(" refuses events, as the disk is full: new-url"), "{status}");
+    assert!(status.contains("Topic new-url rejects events: the disk is full."), "{status}");
     let health = run_at(&server, &["health"]).expect_code(1);
     assert_eq!(health.stdout(), ["unhealthy"]);
     assert_eq!(health.stderr(), "tidings: topic new-url refuses events: full");
