@@ -19,6 +19,12 @@ const DAY_S: u64 = 86_400;
 /// Bytes above the reserve of the disk from which there is room enough.
 const ROOM_BYTES: u64 = 1_000_000_000;
 
+/// Problems that are listed; the others are counted.
+const PROBLEMS_MAX: usize = 20;
+
+/// Topics that a sentence names.
+const NAMES_MAX: usize = 5;
+
 /// Seconds for which the workers of a group may be busy.
 const BUSY_S_MAX: u64 = 60;
 
@@ -104,7 +110,7 @@ impl Snapshot {
             problems.push(bad(format!("{lost} lost: the disk was slow or full."), "system"));
         }
         problems.sort_by_key(|problem| problem.severity);
-        problems
+        shortened(problems)
     }
 
     fn topic_problems(&self) -> Vec<Problem> {
@@ -112,13 +118,37 @@ impl Snapshot {
             [(Health::Failed, "a write to the disk failed"), (Health::Full, "the disk is full")];
         let of = |(health, why)| {
             let topics = self.topics.iter().filter(move |topic| topic.stats.health == health);
-            topics.map(move |topic| {
-                let sentence = format!("Topic {} rejects events: {why}.", topic.name);
-                bad(sentence, format!("topics/{}", topic.name))
-            })
+            topic_problem(topics.map(|topic| &*topic.name), why)
         };
-        reasons.into_iter().flat_map(of).collect()
+        reasons.into_iter().filter_map(of).collect()
     }
+}
+
+/// One sentence for all topics that reject events for the same reason.
+fn topic_problem<'a>(topics: impl Iterator<Item = &'a str>, why: &str) -> Option<Problem> {
+    let topics: Vec<_> = topics.collect();
+    match &topics[..] {
+        [] => None,
+        [name] => {
+            Some(bad(format!("Topic {name} rejects events: {why}."), format!("topics/{name}")))
+        }
+        [first @ .., _] => {
+            let named = topics[..topics.len().min(NAMES_MAX)].join(", ");
+            let more = if first.len() < NAMES_MAX { "" } else { ", .." };
+            let count = plural(topics.len() as u64, "topic");
+            Some(bad(format!("{count} reject events: {why} ({named}{more})."), "topics"))
+        }
+    }
+}
+
+/// The first problems, and the number of the others.
+fn shortened(mut problems: Vec<Problem>) -> Vec<Problem> {
+    let others = problems.split_off(problems.len().min(PROBLEMS_MAX));
+    if let Some(Problem { severity, .. }) = others.first() {
+        let count = plural(others.len() as u64, "more problem");
+        problems.push(Problem { severity: *severity, ..bad(format!("{count}."), "") });
+    }
+    problems
 }
 
 /// What keeps a group from its work. Workers were busy for `busy_s` seconds.
@@ -191,6 +221,26 @@ mod tests {
 
     fn shown(problem: Option<Problem>) -> Option<String> {
         problem.map(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn many_problems_stay_short() {
+        let names = ["t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8"];
+        for (count, expected) in [
+            (0, None),
+            (1, Some("bad Topic t0 rejects events: why.")),
+            (5, Some("bad 5 topics reject events: why (t0, t1, t2, t3, t4).")),
+            (9, Some("bad 9 topics reject events: why (t0, t1, t2, t3, t4, ..).")),
+        ] {
+            assert_eq!(
+                shown(topic_problem(names.into_iter().take(count), "why")).as_deref(),
+                expected
+            );
+        }
+        let many = |count| shortened((0..count).map(|n| warn(n.to_string(), "")).collect());
+        assert_eq!(many(PROBLEMS_MAX).len(), PROBLEMS_MAX);
+        let last = many(PROBLEMS_MAX + 2).pop();
+        assert_eq!(shown(last).as_deref(), Some("warn 2 more problems."));
     }
 
     #[test]
