@@ -1,20 +1,19 @@
 // What failed in a pass, by reason, what to do about it, and which hosts were slow.
 
 import { button, form } from './actions.js';
-import { ask } from './ask.js';
-import { GROUP, jobPath } from './crawl.js';
+import { GROUP } from './crawl.js';
 import { el, panel, replace } from './dom.js';
 import {
   count, duration, hostLink, oneWord, plural, resultsLink, urlLink, visible,
 } from './format.js';
 import { PassPages, REASONS, RIGHT, asText, download } from './outcomes.js';
+import { retryFailed } from './retry.js';
 import { needs } from './session.js';
 import { table } from './table.js';
 
 const ROWS = 25;
 // Above this, the events of a pass are read only when the reader wants that.
 const READ_UNASKED = 50_000;
-const SEEDS = 5_000;
 
 /** Two panels, failures and slow hosts: `{failures, hosts, update(job), pages()}`. */
 export function outcomePanels(signal) {
@@ -184,48 +183,6 @@ function buttons(job, pass) {
     button({ label: 'Download…', right: RIGHT, run: () => save(job) }),
     resultsLink({ job: job.job }, 'All results'),
   ];
-}
-
-// The failed pages become the seeds of the next pass, as `tidings job retry` does it.
-async function retryFailed(job, pass) {
-  await pass.read();
-  const found = pass.byReason();
-  const all = found.reduce((sum, [, pages]) => sum + pages.length, 0);
-  if (all === 0) {
-    return 'No failed page is known.';
-  }
-  const values = await form({
-    title: `Retry failed pages of ${job.job}`, action: 'Retry',
-    text: 'The next pass fetches these pages alone: links are not followed, and the limits of ' +
-      'the job do not count. Their dead letters are dropped.',
-    fields: [{
-      name: 'reason', label: 'Which', type: 'select', value: '', options: [
-        ['', `all ${plural(all, 'page')}`],
-        ...found.map(([reason, pages]) => [reason, `${visible(reason)}: ${count(pages.length)}`]),
-      ],
-    }],
-  });
-  if (!values) {
-    return null;
-  }
-  const chosen = found.filter(([reason]) => !values.reason || reason === values.reason)
-    .flatMap(([, pages]) => pages);
-  await queue(job, chosen);
-  return `${plural(chosen.length, 'page')} of ${job.job} will be fetched again.`;
-}
-
-async function queue({ job, render, callback }, pages) {
-  const opened = { job, render, callback, 'max-depth': 0, hold: true };
-  await ask('/jobs', { method: 'POST', body: opened });
-  for (let at = 0; at < pages.length; at += SEEDS) {
-    const urls = pages.slice(at, at + SEEDS).map(({ url }) => url);
-    await ask(jobPath(job, '/urls'), { method: 'POST', body: { urls } });
-  }
-  for (const { id } of needs('admin') ? [] : pages.filter(({ gaveUp }) => gaveUp)) {
-    const query = { entry: id.slice(id.lastIndexOf('.') + 1), job };
-    await ask(`/groups/${GROUP}/dead/drop`, { method: 'POST', query });
-  }
-  await ask(jobPath(job, '/close'), { method: 'POST' });
 }
 
 async function save(job) {

@@ -62,6 +62,7 @@ const FILES: &[(&str, &[u8])] = files![
     "plot.js",
     "result.js",
     "results.js",
+    "retry.js",
     "rules.js",
     "search.js",
     "session.js",
