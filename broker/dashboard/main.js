@@ -72,7 +72,9 @@ async function enter() {
         said = error.message;
         failed(main, error);
       }
-      await new Promise(resolve => setTimeout(resolve, 3_000));
+      do {
+        await new Promise(resolve => setTimeout(resolve, 3_000));
+      } while (document.hidden);
     }
   }
 }

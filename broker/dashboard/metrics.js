@@ -36,32 +36,44 @@ export function parse(text) {
   return { all, of, sum, rates, at };
 }
 
-/** Does something again and again until `signal` aborts, but not while the tab is hidden. */
+/**
+ * Does something again and again until `signal` aborts, but not while the tab is hidden: then it is
+ * done when the tab is shown again.
+ */
 export async function poll(work, ms, signal) {
   let done = null;
+  let isBusy = false;
+  let timer = null;
   const once = async () => {
-    if (!signal.aborted && !document.hidden) {
-      try {
-        await work();
-        done = Date.now();
-        away(null, work);
-      } catch (error) {
-        if (!signal.aborted && error.status !== 401) {
-          away(stale(error.message, done), work);
-        }
-      }
+    if (isBusy || signal.aborted || document.hidden) {
+      return;
     }
+    isBusy = true;
+    try {
+      await work();
+      done = Date.now();
+      away(null, work);
+    } catch (error) {
+      if (!signal.aborted && error.status !== 401) {
+        away(stale(error.message, done), work);
+      }
+    } finally {
+      isBusy = false;
+    }
+  };
+  const wait = time => {
+    clearTimeout(timer);
+    timer = signal.aborted ? null : setTimeout(next, time);
+  };
+  const next = async () => {
+    await once();
+    wait(ms);
   };
   signal.addEventListener('abort', () => away(null, work), { once: true });
+  document.addEventListener('visibilitychange', next, { signal });
   await once();
-  const next = async () => {
-    if (!signal.aborted) {
-      await once();
-      setTimeout(next, ms);
-    }
-  };
   // Rates need two answers.
-  setTimeout(next, Math.min(ms, 1_000));
+  wait(Math.min(ms, 1_000));
 }
 
 const unescape = (_, char) => (char === 'n' ? '\n' : char);

@@ -2,9 +2,12 @@
 // `tests/run --install` puts them. No other file knows which driver is used.
 
 import { deepStrictEqual as deepEqual } from 'node:assert/strict';
+import { spawn } from 'node:child_process';
 import { createRequire } from 'node:module';
 import { createInterface } from 'node:readline';
-import { readFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 
 const require = createRequire(new URL('../../target/node/', import.meta.url));
@@ -16,19 +19,21 @@ export const PATIENCE = 60_000;
 
 const tabs = [];
 
+const CHROMIUM = {
+  executablePath: '/usr/bin/chromium',
+  args: [
+    '--no-sandbox', '--disable-quic',
+    // Names of other sites lead to this machine; nothing leaves it.
+    '--host-resolver-rules=MAP *.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.*, EXCLUDE localhost, EXCLUDE *.localhost',
+  ],
+};
+
 /**
  * Runs a test with a browser. Prints what it returns as JSON, the last line of the output. Fails if
  * it throws, or if a tab has seen something that it did not expect.
  */
-export async function main(test) {
-  const browser = await chromium.launch({
-    executablePath: '/usr/bin/chromium',
-    args: [
-      '--no-sandbox', '--disable-quic',
-      // Names of other sites lead to this machine; nothing leaves it.
-      '--host-resolver-rules=MAP *.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.*, EXCLUDE localhost, EXCLUDE *.localhost',
-    ],
-  });
+export async function main(test, launch = () => chromium.launch(CHROMIUM)) {
+  const browser = await launch();
   try {
     const result = await test(browser);
     const problems = tabs.flatMap(tab => tab.problems());
@@ -47,6 +52,36 @@ export async function main(test) {
     await browser.close();
     input.close();
   }
+}
+
+/**
+ * Starts a browser of which only the tab in front is visible. The driver makes all tabs visible in
+ * those that it starts itself.
+ */
+export async function launchWithHiddenTabs() {
+  const profile = mkdtempSync(join(tmpdir(), 'tidings-chromium-'));
+  const flags = [
+    ...CHROMIUM.args, '--headless', '--remote-debugging-port=0', `--user-data-dir=${profile}`,
+  ];
+  // The browser ends with this script, however that ends.
+  const shell = spawn('sh', [
+    '-c', '"$0" "$@" & read -r _; kill $!; wait', CHROMIUM.executablePath, ...flags, 'about:blank',
+  ], { stdio: ['pipe', 'ignore', 'pipe'] });
+  const ended = new Promise(resolve => shell.on('exit', resolve));
+  const lines = createInterface({ input: shell.stderr });
+  const endpoint = await new Promise(resolve => lines.on('line', line => {
+    const [, address] = /^DevTools listening on (\S+)/.exec(line) ?? [];
+    address && resolve(address);
+  }));
+  const browser = await chromium.connectOverCDP(endpoint, { noDefaults: true });
+  const disconnect = browser.close.bind(browser);
+  browser.close = async () => {
+    await disconnect();
+    shell.stdin.end();
+    await ended;
+    rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
+  };
+  return browser;
 }
 
 const input = createInterface({ input: process.stdin });

@@ -4,6 +4,7 @@
 mod actions;
 mod away;
 mod crawl;
+mod hidden;
 mod hostile;
 mod look;
 mod pictures;
