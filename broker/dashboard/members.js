@@ -33,7 +33,8 @@ export function membersTable(group) {
     columns: [
       { title: 'Worker', text: row => visible(row.name ?? row.member),
         sort: row => row.name ?? row.member },
-      { title: 'State', text: row => mark(...state('member', row.state)), sort: row => row.state },
+      { title: 'State', text: row => (isGone(row) ? mark('off', 'drained, not connected')
+        : mark(...state('member', row.state))), sort: row => row.state },
       { title: 'Holds', text: load, sort: row => row.held },
       { title: 'Rate', number: true, text: row => rate(speed(row.member, row.done ?? 0)) },
       { title: 'Done', ...total('done') },
@@ -57,6 +58,12 @@ function load({ held, credit, render, rendering }) {
   return el('span', { class: 'load' },
     el('meter', { max: Math.max(credit, 1), value: held, 'aria-label': 'Tasks held' }), text);
 }
+
+// A drained worker stays in the list after it has left, without its address.
+const isGone = row => row.state === 'drained' && row.address === undefined;
+
+/** Whether a worker is connected: a row of the table. */
+export const isConnected = row => row.state !== 'away' && !isGone(row);
 
 const isDrained = row => row.state === 'draining' || row.state === 'drained';
 

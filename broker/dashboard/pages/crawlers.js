@@ -5,7 +5,7 @@ import { el, replace } from '../dom.js';
 import { count, plural } from '../format.js';
 import { list } from '../list.js';
 import { watch } from '../live.js';
-import { membersTable } from '../members.js';
+import { isConnected, membersTable } from '../members.js';
 
 export function title() {
   return 'Crawlers';
@@ -40,7 +40,7 @@ async function showGroup(group, { place, facts }, signal) {
 }
 
 function sum(rows) {
-  const present = rows.filter(row => row.state !== 'away');
+  const present = rows.filter(isConnected);
   const of = field => present.reduce((total, row) => total + row[field], 0);
   return `${plural(present.length, 'worker')} connected; ` +
     `${count(of('held'))} of ${plural(of('credit'), 'task')} held`;

@@ -4,6 +4,7 @@
 mod actions;
 mod away;
 mod crawl;
+mod drain;
 mod hidden;
 mod hostile;
 mod look;
