@@ -93,6 +93,12 @@ export async function ask(path, options = {}) {
   return isJson && text ? JSON.parse(text) : text;
 }
 
+/** An error after some of several requests, with what these have done. */
+export function partly(error, done) {
+  error.message = `${done.filter(Boolean).join(', ')}; then: ${error.message}`;
+  return error;
+}
+
 /** Sends a request that the broker answers in parts, part by part, and yields each answer. */
 export async function* walk(path, { query, ...options } = {}) {
   for (let after = 0; after !== undefined;) {

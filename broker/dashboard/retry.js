@@ -1,7 +1,7 @@
 // What failed in a pass becomes the next one.
 
 import { form } from './actions.js';
-import { ask } from './ask.js';
+import { ask, partly } from './ask.js';
 import { GROUP, jobPath } from './crawl.js';
 import { count, plural, visible } from './format.js';
 import { needs } from './session.js';
@@ -40,13 +40,26 @@ export async function retryFailed(job, pass) {
 async function queue({ job, render, callback }, pages) {
   const opened = { job, render, callback, 'max-depth': 0, hold: true };
   await ask('/jobs', { method: 'POST', body: opened });
-  for (let at = 0; at < pages.length; at += SEEDS) {
-    const urls = pages.slice(at, at + SEEDS).map(({ url }) => url);
-    await ask(jobPath(job, '/urls'), { method: 'POST', body: { urls } });
+  let queued = 0;
+  let dropped = 0;
+  const dead = needs('admin') ? [] : pages.filter(({ gaveUp }) => gaveUp);
+  try {
+    for (; queued < pages.length; queued = Math.min(queued + SEEDS, pages.length)) {
+      const urls = pages.slice(queued, queued + SEEDS).map(({ url }) => url);
+      await ask(jobPath(job, '/urls'), { method: 'POST', body: { urls } });
+    }
+    for (; dropped < dead.length; dropped += 1) {
+      const { id } = dead[dropped];
+      const query = { entry: id.slice(id.lastIndexOf('.') + 1), job };
+      await ask(`/groups/${GROUP}/dead/drop`, { method: 'POST', query });
+    }
+    await ask(jobPath(job, '/close'), { method: 'POST' });
+  } catch (error) {
+    const letters = dead.length > 0 &&
+      `${count(dropped)} of ${plural(dead.length, 'dead letter')} dropped`;
+    throw partly(error, [
+      `${count(queued)} of ${plural(pages.length, 'page')} queued`, letters,
+      'the job is still open',
+    ]);
   }
-  for (const { id } of needs('admin') ? [] : pages.filter(({ gaveUp }) => gaveUp)) {
-    const query = { entry: id.slice(id.lastIndexOf('.') + 1), job };
-    await ask(`/groups/${GROUP}/dead/drop`, { method: 'POST', query });
-  }
-  await ask(jobPath(job, '/close'), { method: 'POST' });
 }

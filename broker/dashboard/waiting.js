@@ -2,9 +2,11 @@
 
 import { confirm, form } from './actions.js';
 import { PRIO } from './announce.js';
-import { walk } from './ask.js';
+import { partly, walk } from './ask.js';
 import { GROUP } from './crawl.js';
-import { count, plural, visible } from './format.js';
+import { plural, visible } from './format.js';
+
+const DONE = { purge: 'dropped', bump: 'changed' };
 
 // Sends an action for each part of those selected. Resolves to the number that it was about.
 async function send(group, action, query, signal) {
@@ -15,10 +17,8 @@ async function send(group, action, query, signal) {
       sum += part.matched ?? part.dropped ?? part.bumped;
     }
   } catch (error) {
-    if (sum > 0 && !query.dry) {
-      error.message += ` That was after ${count(sum)} of them.`;
-    }
-    throw error;
+    throw sum > 0 && !query.dry ? partly(error, [`${plural(sum, 'waiting URL')} ${DONE[action]}`])
+      : error;
   }
   return sum;
 }

@@ -46,6 +46,16 @@ await main(async browser => {
   }
   await press('Retry those chosen…');
   all.asked = await dialog.locator('p').first().textContent();
+  // The first one of the requests arrives.
+  let sent = 0;
+  const failLater = route => ((sent += 1) === 1 ? route.continue() : route.abort());
+  await page.route('**/retry?*', failLater);
+  await confirm('Yes, retry');
+  all.partly = await said();
+  await page.unroute('**/retry?*', failLater);
+  await until('four dead letters', async () =>
+    await page.getByRole('checkbox', { name: '/broken/' }).count() === 4);
+  await press('Retry those chosen…');
   await confirm('Yes, retry');
   all.retry = await said();
   await until('two dead letters', async () =>

@@ -1,7 +1,7 @@
 // Dead letters of a group: search them, and retry or drop those chosen, those that match, or all.
 
 import { button, confirm, refreshed } from '../actions.js';
-import { ask, walk } from '../ask.js';
+import { ask, partly, walk } from '../ask.js';
 import { groupPage } from '../choice.js';
 import { el, replace } from '../dom.js';
 import { NONE, count, hostLink, jobLink, oneWord, plural, urlLink, visible } from '../format.js';
@@ -173,8 +173,10 @@ function selection(some, group, { key, match }, reason) {
 
 async function send(path, verb, { entries, query }) {
   const queries = entries?.map(entry => ({ entry })) ?? [query];
+  const wanted = queries.length;
   let done = 0;
   let blocked = 0;
+  let failure = null;
   const work = async () => {
     for (let next = queries.shift(); next !== undefined; next = queries.shift()) {
       const answer = await ask(`${path}/${verb}`, { method: 'POST', query: next });
@@ -182,7 +184,14 @@ async function send(path, verb, { entries, query }) {
       blocked += answer.blocked ?? 0;
     }
   };
-  await Promise.all(Array.from({ length: AT_ONCE }, work));
+  // After a failure nothing more is sent, and what is under way counts.
+  await Promise.all(Array.from({ length: AT_ONCE }, () => work().catch(error => {
+    failure ??= error;
+    queries.length = 0;
+  })));
+  if (failure) {
+    throw entries ? partly(failure, [`${count(done)} of ${count(wanted)} ${DONE[verb]}`]) : failure;
+  }
   const rest = blocked ? ` ${count(blocked)} stay: a rule blocks their host.` : '';
   return `${plural(done, 'dead letter')} ${DONE[verb]}.${rest}`;
 }

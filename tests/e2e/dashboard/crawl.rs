@@ -65,9 +65,21 @@ fn a_crawl_is_shown_as_it_is_until_its_end() {
         end = wait_for_left(&server, 0);
         end.clone()
     });
+    script.when("wait for the second pass", || {
+        let job = wait_until("the end of the second pass", || {
+            let job = run_json_at(&server, &["job", "show", "census"]).remove(0);
+            (job["pass"] == 2 && job["state"] == "done").then_some(job)
+        });
+        assert_eq!((&job["completed"], &job["failed"]), (&json!(0), &json!(HOSTS)), "{job}");
+        job
+    });
     let said = script.finish();
 
     assert_eq!(said["holding"], json!(PAUSED.map(Site::host).collect::<Vec<_>>()));
+    let retry = format!(
+        "{HOSTS} of {HOSTS} pages queued, the job is still open; then: The broker does not answer."
+    );
+    assert_eq!(said["retry"], retry);
     assert_eq!(said["reason"], format!("{HOSTS} status: a status without a page, such as 404"));
     assert_eq!(said["hosts"], json!(vec!["10"; 20]));
     let log = origin.request_log();
