@@ -7,6 +7,7 @@ import { byteCount } from '../events.js';
 import { bytes, count, rate, visible } from '../format.js';
 import { watch } from '../live.js';
 import { poll } from '../metrics.js';
+import { sparkline } from '../sparkline.js';
 import { table } from '../table.js';
 import { settingFields } from '../topic-settings.js';
 import { state } from '../words.js';
@@ -27,7 +28,8 @@ export async function show(main, params, signal) {
         text: topic => el('a', { href: topicHref(topic.topic) }, topic.topic) },
       { title: 'State', text: topic => mark(...state('topic', topic.state)),
         sort: topic => topic.state },
-      { title: 'Rate', text: topic => rate(topic.rate), sort: topic => topic.rate, number: true },
+      { title: 'Rate', sort: topic => topic.rate, number: true, text: topic => el('span', {},
+        lines.get(topic.topic)?.cloneNode(true), el('span', { class: 'rate' }, rate(topic.rate))) },
       { title: 'Kept', text: topic => count(topic.kept), sort: topic => topic.kept, number: true },
       { title: 'On disk', text: topic => bytes(topic['log-bytes']),
         sort: topic => topic['log-bytes'], number: true },
@@ -43,6 +45,8 @@ export async function show(main, params, signal) {
   });
   let topics = [];
   const cursors = new Map();
+  // The rates of the last 5 minutes, for the topics of which the broker has them.
+  let lines = new Map();
   replace(main, head('Topics', null, button({
     label: 'Make a topic…', right: 'admin', run: async () => {
       const values = await makeTopic();
@@ -58,11 +62,20 @@ export async function show(main, params, signal) {
   watch({ topics: update }, signal);
   update(await ask('/topics', { signal }));
   await poll(async () => {
+    lines = await readLines(signal);
     for (const { topic } of topics.slice(0, TOPICS_READ)) {
       cursors.set(topic, await readCursors(topic, signal));
     }
     list.update(topics);
   }, 10_000, signal);
+}
+
+// One answer has the figures of all topics, at most 40.
+async function readLines(signal) {
+  const { columns: [, ...topics], values: [times, ...rates] } =
+    await ask('/history', { signal, query: { of: 'topics' } });
+  return new Map(topics.map((topic, index) => [topic, sparkline(times, rates[index],
+    most => `in the last 5 minutes at most ${rate(most)}`)]));
 }
 
 // The list of all topics does not have their cursors.

@@ -13,6 +13,7 @@ mod proxy;
 mod results;
 mod rights;
 mod sites;
+mod topics;
 mod world;
 
 use std::process::Command;

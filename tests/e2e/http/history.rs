@@ -44,6 +44,16 @@ fn a_history_agrees_with_what_was_published_and_done() {
         assert!((0.0..100.0).contains(&rate), "{rate}");
     }
 
+    http.post_lines("/topics/other", "first");
+    let is_listed =
+        |topic: &str| history("topics")["columns"].as_array().unwrap().contains(&json!(topic));
+    wait_until("figures of the other topic", || is_listed("other").then_some(()));
+    let topics = history("topics");
+    assert_eq!(topics["columns"][0], "time");
+    assert!(column(&topics, "log").iter().any(|rate| *rate > 0.0), "{topics}");
+    assert_eq!(http.request("DELETE", "/topics/other", &[]).status, 204);
+    assert!(!is_listed("other"));
+
     let urls = ["http://a.example/", "http://a.example/2", "http://b.example/"];
     http.send_json("POST", "/jobs", &json!({ "job": "docs", "urls": urls }).to_string());
     let mut worker = LineConnection::connect_client(server.address);
@@ -82,8 +92,8 @@ fn a_history_of_what_does_not_exist_is_refused_as_the_thing_itself() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
     for (query, expected) in [
-        ("of=none", "expected stats, group:<group>, topic:<topic> or job:<job>"),
-        ("of=topic", "expected stats, group:<group>, topic:<topic> or job:<job>"),
+        ("of=none", "expected stats, topics, group:<group>, topic:<topic> or job:<job>"),
+        ("of=topic", "expected stats, topics, group:<group>, topic:<topic> or job:<job>"),
         ("of=stats&range=2h", "expected one of 5m, 1h, 24h"),
         ("of=topic:no%2Fname", "cannot be the name of a topic"),
         ("on=stats", "expected one of of, range, group"),
@@ -119,6 +129,7 @@ fn a_history_needs_the_permission_to_monitor_before_anything_is_looked_up() {
         assert_eq!(status(&alice, path), 403, "{path}");
         assert_eq!(http.get(path).status, 401, "{path}");
     }
+    assert_eq!(status(&alice, "/history?of=topics"), 403);
     assert_eq!(status(&bob, "/history?of=topic:log"), 404);
     assert_eq!(status(&bob, "/history"), 200);
 }

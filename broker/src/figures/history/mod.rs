@@ -61,13 +61,15 @@ pub(crate) enum Subject {
     Stats,
     Group(GroupName),
     Topic(TopicName),
+    /// The events published to each topic; the columns are the topics.
+    Topics,
     Job(GroupName, JobName),
 }
 
 /// The values of a subject in a range.
 #[derive(Debug)]
 pub(crate) struct Table {
-    pub(crate) columns: Vec<&'static str>,
+    pub(crate) columns: Vec<String>,
     /// When each step began, in seconds since 1970, oldest first.
     pub(crate) times: Vec<i64>,
     /// A value for each step, column by column. NaN is unknown.
@@ -150,17 +152,23 @@ impl History {
     /// The values of a subject, oldest first; no steps if it has no series. `range` is an index of
     /// [`RANGES`].
     pub(crate) fn table(&self, subject: &Subject, range: usize) -> Table {
+        let (times, slots): (Vec<_>, Vec<_>) = self.timeline.steps(range).unzip();
         let (columns, series) = match subject {
             Subject::Stats => (STATS, Some(&self.stats)),
             Subject::Group(name) => (GROUP, self.groups.find(name.as_str())),
             Subject::Topic(name) => (TOPIC, self.topics.find(name.as_str())),
+            Subject::Topics => {
+                let topics = self.topics.iter();
+                let (columns, values) =
+                    topics.map(|(name, series)| (name.to_owned(), series.first(&slots))).unzip();
+                return Table { columns, times, values };
+            }
             Subject::Job(group, name) => (JOB, self.jobs.find(&job_name(group.as_str(), name))),
         };
-        let columns: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
+        let columns: Vec<_> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
         let Some(series) = series else {
             return Table { values: vec![Vec::new(); columns.len()], times: Vec::new(), columns };
         };
-        let (times, slots): (Vec<_>, Vec<_>) = self.timeline.steps(range).unzip();
         Table { columns, times, values: series.values(&slots) }
     }
 }

@@ -177,10 +177,15 @@ impl Series {
 
     /// The values in these slots, column by column. NaN is unknown.
     pub(super) fn values(&self, slots: &[Option<usize>]) -> Vec<Vec<f32>> {
-        let columns = self.values.chunks(SLOTS);
-        let read = |column: &[f32]| {
-            slots.iter().map(|slot| slot.map_or(f32::NAN, |slot| column[slot])).collect()
-        };
-        columns.map(read).collect()
+        self.values.chunks(SLOTS).map(|column| read(column, slots)).collect()
     }
+
+    /// The same of the first column alone.
+    pub(super) fn first(&self, slots: &[Option<usize>]) -> Vec<f32> {
+        read(&self.values[..SLOTS], slots)
+    }
+}
+
+fn read(column: &[f32], slots: &[Option<usize>]) -> Vec<f32> {
+    slots.iter().map(|slot| slot.map_or(f32::NAN, |slot| column[slot])).collect()
 }

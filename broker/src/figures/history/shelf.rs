@@ -52,6 +52,11 @@ impl Shelf {
         self.kept.iter().find(|kept| kept.name == name).map(|kept| &kept.series)
     }
 
+    /// All series with their names.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Series)> {
+        self.kept.iter().map(|kept| (&*kept.name, &kept.series))
+    }
+
     /// Adds a sample of each candidate that has a series or gets one. Names are unique.
     pub(super) fn add<T>(
         &mut self,

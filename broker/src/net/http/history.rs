@@ -55,16 +55,24 @@ pub(super) async fn history(
         bad_request(format!("range={name}: expected one of {known}"))
     })?;
     client.check_action(match &subject {
-        Subject::Stats => Action::Monitor,
+        Subject::Stats | Subject::Topics => Action::Monitor,
         Subject::Group(name) => Action::ViewGroup(name.as_str()),
         Subject::Topic(name) => Action::ViewTopic(name.as_str()),
         Subject::Job(_, name) => Action::ViewJob(name.as_str()),
     })?;
     check_exists(&http, &subject)?;
     let Table { columns, times, values } = http.history.lock().table(&subject, range);
-    let columns: Vec<_> = ["time"].into_iter().chain(columns).collect();
-    let values = values.into_iter().map(|column| column.into_iter().map(number).collect());
-    let values: Vec<Value> = [json!(times)].into_iter().chain(values).collect();
+    // A topic that is gone keeps its series for a while.
+    let identity = client.current_identity();
+    let is_shown = |topic: &str| {
+        http.shared.topics.find(topic).is_some()
+            && identity.permissions().allows(Action::ViewTopic(topic))
+    };
+    let rest = columns.into_iter().zip(values);
+    let rest = rest.filter(|(name, _)| subject != Subject::Topics || is_shown(name));
+    let rest = rest.map(|(name, column)| (name, column.into_iter().map(number).collect()));
+    let time = ("time".to_owned(), json!(times));
+    let (columns, values): (Vec<_>, Vec<Value>) = [time].into_iter().chain(rest).unzip();
     Ok(JsonResponse(json!({
         "of": of,
         "range": name,
@@ -78,13 +86,14 @@ pub(super) async fn history(
 fn parse_subject(of: &str, group: Option<&str>) -> HttpResult<Subject> {
     match of.split_once(':') {
         None if of == "stats" => Ok(Subject::Stats),
+        None if of == "topics" => Ok(Subject::Topics),
         Some(("group", name)) => Ok(Subject::Group(name.parse()?)),
         Some(("topic", name)) => Ok(Subject::Topic(name.parse()?)),
         Some(("job", name)) => {
             Ok(Subject::Job(group.unwrap_or(DEFAULT_GROUP).parse()?, name.parse()?))
         }
         _ => {
-            let text = "expected stats, group:<group>, topic:<topic> or job:<job>";
+            let text = "expected stats, topics, group:<group>, topic:<topic> or job:<job>";
             Err(bad_request(format!("of={of}: {text}")))
         }
     }
@@ -94,7 +103,7 @@ fn parse_subject(of: &str, group: Option<&str>) -> HttpResult<Subject> {
 fn check_exists(http: &HttpState, subject: &Subject) -> HttpResult<()> {
     let groups = &http.shared.groups;
     match subject {
-        Subject::Stats => {}
+        Subject::Stats | Subject::Topics => {}
         Subject::Group(name) => groups.check_known(name)?,
         Subject::Topic(name) => {
             let name = name.as_str();

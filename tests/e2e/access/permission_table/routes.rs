@@ -34,6 +34,7 @@ const ROUTES: &[Route] = &[
     Route("GET", "/stats", "", "", READ),
     Route("GET", "/metrics", "", "", READ),
     Route("GET", "/history", "", "", READ),
+    Route("GET", "/history", "?of=topics", "", READ),
     Route("GET", "/history", "?of=group:docs-1", "", "monitor|admin group:docs-1|monitor|admin"),
     Route("GET", "/history", "?of=topic:docs-1", "", "monitor|admin sub:docs-1|monitor|admin"),
     Route("GET", "/history", "?of=job:docs-1", "", "monitor|admin job:docs-1|monitor|admin"),

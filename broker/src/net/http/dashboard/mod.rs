@@ -66,6 +66,7 @@ const FILES: &[(&str, &[u8])] = files![
     "rules.js",
     "search.js",
     "session.js",
+    "sparkline.js",
     "table.js",
     "tail.js",
     "topic-settings.js",
