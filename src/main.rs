@@ -112,7 +112,8 @@ fn start(parsed: &Parsed) -> Result<Option<StartContext>, Failure> {
     };
     let (sockets, starter) = privileges::prepare(&resources)?;
     let settings = server_config::untyped_settings(parsed);
-    Ok(Some(StartContext { sockets, starter, settings, read_config: server_config::read }))
+    let shown = server_config::set_by_operator(parsed);
+    Ok(Some(StartContext { sockets, starter, settings, shown, read_config: server_config::read }))
 }
 
 /// Servers and crawlers use all cores, or `--threads`; other commands need one thread.

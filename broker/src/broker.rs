@@ -16,9 +16,9 @@ use crate::data_dir::DataDir;
 use crate::descriptors::{descriptors, share_descriptors};
 use crate::groups::Groups;
 use crate::net;
-use crate::net::Shared;
 use crate::net::http::HttpState;
 use crate::net::unix::SocketFile;
+use crate::net::{Setting, Shared};
 use crate::start::{Listeners, OpenedData, Sockets, blocking, close_store, open_audit};
 use crate::start_error::StartError;
 use crate::tls::Tls;
@@ -96,7 +96,8 @@ impl Broker {
         if let Some(listener) = unix {
             net::serve_unix(listener, shared.clone(), listening.clone(), &tasks);
         }
-        let http = http.zip(http_config).map(|((listener, address), config)| {
+        let http = http.zip(http_config).map(|((listener, address), mut config)| {
+            config.listen = address;
             let stops = (listening.clone(), stop.clone());
             (address, net::http::serve(listener, config, shared.clone(), stops, &tasks))
         });
@@ -128,6 +129,11 @@ impl Broker {
     /// The address of HTTP, if it is served.
     pub fn http_addr(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(|(address, _)| *address)
+    }
+
+    /// What the operator has set, as it is in use.
+    pub fn settings(&self) -> Vec<Setting> {
+        self.shared.settings()
     }
 
     /// Applies the settings that may change while connections are open: transport policies, logging

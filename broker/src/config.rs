@@ -13,8 +13,8 @@ use crate::access::AccessConfig;
 use crate::audit::AuditConfig;
 use crate::catalog::TopicSettings;
 use crate::limits::Limits;
-use crate::net::ConnectionConfig;
 use crate::net::http::HttpConfig;
+use crate::net::{ConnectionConfig, Setting};
 use crate::quota::QuotaConfig;
 use crate::tls::TlsConfig;
 
@@ -56,6 +56,8 @@ with_defaults! {
         pub metrics: Vec<Arc<dyn MetricsSource>> = Vec::new(),
         /// Logs every received line (target `tidings::line`), for debugging.
         pub log_lines: bool = false,
+        /// What the operator has set, for `GET /config`. Default: nothing.
+        pub settings: Vec<Setting> = Vec::new(),
     }
 }
 
@@ -69,6 +71,8 @@ impl BrokerConfig {
             quotas: self.quotas.clone(),
             metrics: self.metrics.clone(),
             log_lines: self.log_lines,
+            unix: self.unix.as_ref().map(|unix| unix.path.clone()),
+            settings: self.settings.clone(),
         }
     }
 }

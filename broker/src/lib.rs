@@ -62,6 +62,7 @@ pub use self::config::{BrokerConfig, UnixConfig};
 pub use self::data_dir::DataDir;
 pub use self::groups::repair::{RepairError, Repaired, repair};
 pub use self::limits::Limits;
+pub use self::net::Setting;
 pub use self::net::http::{
     ClassifyFuture, CountersFuture, EmbeddedHandler, HTTP_PORT, HandlerFuture, HandlerReply,
     HttpConfig, RequestClass, hooks, is_forwarded,

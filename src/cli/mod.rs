@@ -1,5 +1,6 @@
 //! The command line: its definition, and messages for mistakes.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, Error, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{
-    ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand,
+    ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Id, Parser, Subcommand,
 };
 use tidings_protocol::ProtocolError;
 
@@ -200,8 +201,8 @@ pub(crate) struct Parsed {
     pub(crate) cmd: Cmd,
     /// The configuration file, if one is named.
     pub(crate) file: Option<ConfigFile>,
-    /// The long names of the flags that were typed.
-    pub(crate) typed_flags: Vec<String>,
+    /// The long names and values of the flags that were typed.
+    pub(crate) typed: BTreeMap<String, Vec<String>>,
 }
 
 /// The definition of the command line, with a variable in the environment for every flag.
@@ -254,7 +255,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
         common.config =
             common.config.or_else(|| std::env::var_os("TIDINGS_CONFIG").map(Into::into));
         let cmd = subcommand.expect("it has just been found");
-        return Ok(Parsed { common, cmd, file: None, typed_flags: Vec::new() });
+        return Ok(Parsed { common, cmd, file: None, typed: BTreeMap::new() });
     }
     let (mut matches, file) = match_words(command(), &words)?;
     let path = matches.subcommand().map(|(name, deeper)| (name, deeper.subcommand_name()));
@@ -278,10 +279,9 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
         }
         _ => {}
     }
-    let of_subcommand = matches.subcommand().map(|(_, matches)| typed_flags(matches));
-    let typed =
-        typed_flags(&matches).into_iter().chain(of_subcommand.unwrap_or_default()).collect();
-    Ok(Parsed { common: cli.common, cmd, file, typed_flags: typed })
+    let all = [Some(&matches), matches.subcommand().map(|(_, matches)| matches)];
+    let typed = all.into_iter().flatten().flat_map(typed_values).collect();
+    Ok(Parsed { common: cli.common, cmd, file, typed })
 }
 
 /// Matches the words, with the environment, the context and the configuration file as defaults. If a
@@ -343,11 +343,18 @@ pub(crate) async fn names_for(line: &str) -> Vec<String> {
 
 /// Long names of the flags that were typed, as opposed to set by environment, file or default.
 fn typed_flags(matches: &ArgMatches) -> Vec<String> {
-    matches
-        .ids()
-        .filter(|id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine))
-        .map(|id| id.as_str().replace('_', "-"))
-        .collect()
+    typed_values(matches).map(|(name, _)| name).collect()
+}
+
+/// The same with their values.
+fn typed_values(matches: &ArgMatches) -> impl Iterator<Item = (String, Vec<String>)> {
+    let ids = matches.ids().map(Id::as_str);
+    let typed = ids.filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine));
+    typed.map(|id| {
+        let values = matches.get_raw(id).into_iter().flatten();
+        let values = values.map(|value| value.to_string_lossy().into_owned());
+        (id.replace('_', "-"), values.collect())
+    })
 }
 
 /// Rejects flags before the subcommand: `tidings --listen X broker` would set a flag of `tidings

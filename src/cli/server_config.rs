@@ -18,7 +18,7 @@ pub(crate) fn read_from(
     words: impl IntoIterator<Item = OsString>,
 ) -> Result<ServerConfig, Failure> {
     let parsed = parse(words)?;
-    let broker = match &parsed.cmd {
+    let mut broker = match &parsed.cmd {
         Cmd::Up(args) => args.broker_config()?,
         Cmd::Broker(args) => args.broker_config()?,
         _ => {
@@ -27,16 +27,32 @@ pub(crate) fn read_from(
             ));
         }
     };
+    broker.settings = set_by_operator(&parsed);
     let settings = untyped_settings(&parsed);
     Ok(ServerConfig { settings, log: parsed.common.log, broker })
 }
 
 /// The settings that no typed flag overrides.
 pub(crate) fn untyped_settings(parsed: &Parsed) -> Vec<Setting> {
+    let all = all_settings(parsed).into_iter();
+    all.filter(|setting| !parsed.typed.contains_key(&setting.key)).collect()
+}
+
+/// The settings without those that have their defaults, for operators.
+pub(crate) fn set_by_operator(parsed: &Parsed) -> Vec<tidings_broker::Setting> {
+    let all = all_settings(parsed).into_iter();
+    let all = all.map(|setting| match parsed.typed.get(&setting.key) {
+        Some(values) => setting.typed(values),
+        None => setting,
+    });
+    all.filter_map(|setting| setting.shown()).collect()
+}
+
+/// All settings, without what is typed.
+fn all_settings(parsed: &Parsed) -> Vec<Setting> {
     let name = match parsed.cmd {
         Cmd::Broker(_) => "broker",
         _ => "up",
     };
-    let all = settings(&definition(), &[name], parsed.file.as_ref(), None).into_iter();
-    all.filter(|setting| !parsed.typed_flags.contains(&setting.key)).collect()
+    settings(&definition(), &[name], parsed.file.as_ref(), None)
 }

@@ -1,5 +1,6 @@
 //! `tidings broker`: only the broker. Crawlers, publishers and subscribers are other processes.
 
+use std::mem;
 use std::path::Path;
 
 use clap::Args;
@@ -56,10 +57,12 @@ impl BrokerArgs {
 }
 
 /// Runs until SIGINT or SIGTERM.
-pub(crate) async fn run(args: BrokerArgs, started: StartContext) -> Result<(), Failure> {
+pub(crate) async fn run(args: BrokerArgs, mut started: StartContext) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
+    let shown = mem::take(&mut started.shown);
     let (mut service, sockets) = Service::new(started)?;
     let mut config = args.broker_config()?;
+    config.settings = shown;
     args.server.check_exposure(&config, &sockets, &args.data)?;
     let prepared = PreparedCompanions::new(&mut config, &args.server, &args.outgoing, &args.data)?;
     let broker = stack::start_broker_on(config, sockets).await?;

@@ -1,6 +1,7 @@
 //! `tidings up`: a broker and a crawler in one process, with a line for each page.
 
 use std::future;
+use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -89,9 +90,11 @@ impl UpArgs {
 pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let for_browsers = started.starter.take().map(Arc::new);
+    let shown = mem::take(&mut started.shown);
     let (mut service, sockets) = Service::new(started)?;
     let data = &args.data.data;
     let mut config = args.broker_config()?;
+    config.settings = shown;
     args.server.check_exposure(&config, &sockets, &args.data)?;
     let member = stack::set_own_member(&mut config);
     let figures = Arc::<CrawlerFigures>::default();

@@ -41,6 +41,7 @@ enum FlagKind {
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Origin {
+    CommandLine,
     /// This environment variable.
     Environment(String),
     /// This context.
@@ -59,10 +60,37 @@ impl Setting {
     /// The source of the value, for messages.
     pub(crate) fn place(&self) -> String {
         match &self.origin {
+            Origin::CommandLine => "the command line".to_owned(),
             Origin::Environment(variable) => format!("{variable} in the environment"),
             Origin::Context(place) | Origin::File(place) => printable(place, PLACE_CHARS_MAX),
             Origin::Default => "the configuration file, from which it was removed".to_owned(),
         }
+    }
+
+    /// The same setting with the values of a typed flag.
+    pub(crate) fn typed(self, values: &[String]) -> Self {
+        Self { values: values.to_vec(), origin: Origin::CommandLine, ..self }
+    }
+
+    /// The setting for operators; `None` if it has its default.
+    pub(crate) fn shown(&self) -> Option<tidings_broker::Setting> {
+        let is_set = self.origin != Origin::Default && !self.values.is_empty();
+        let (key, origin) = (self.key.clone(), self.place());
+        is_set.then(|| tidings_broker::Setting { key, value: self.value().0, origin })
+    }
+
+    /// The value in a configuration file, and whether a secret in it is hidden.
+    fn value(&self) -> (String, bool) {
+        let Self { key, values, .. } = self;
+        let shown: Vec<_> = values.iter().map(|value| hide(key, value)).collect();
+        let is_hidden = values.iter().zip(&shown).any(|(value, shown)| value != shown);
+        let texts: Vec<_> = shown.iter().map(|value| toml_scalar(value)).collect();
+        let value = match self.kind {
+            FlagKind::Switch => values.concat(),
+            FlagKind::Single => texts.concat(),
+            FlagKind::List => format!("[{}]", texts.join(", ")),
+        };
+        (value, is_hidden)
     }
 
     /// The setting as a line of a configuration file.
@@ -74,15 +102,9 @@ impl Setting {
                 .map_or("not set".to_owned(), |text| format!("not set; meaning: {text}"));
             return format!("# {key} = ..  # {otherwise}");
         }
-        let shown: Vec<_> = values.iter().map(|value| hide(key, value)).collect();
-        let is_hidden = values.iter().zip(&shown).any(|(value, shown)| value != shown);
-        let texts: Vec<_> = shown.iter().map(|value| toml_scalar(value)).collect();
-        let value = match self.kind {
-            FlagKind::Switch => values.concat(),
-            FlagKind::Single => texts.concat(),
-            FlagKind::List => format!("[{}]", texts.join(", ")),
-        };
+        let (value, is_hidden) = self.value();
         let origin = match &self.origin {
+            Origin::CommandLine => self.place(),
             Origin::Environment(variable) => variable.clone(),
             Origin::Context(place) | Origin::File(place) => printable(place, PLACE_CHARS_MAX),
             Origin::Default => "default".to_owned(),

@@ -39,6 +39,8 @@ pub(crate) struct StartContext {
     pub(crate) starter: Option<Starter>,
     /// The flags that were not typed: a reload may change their values.
     pub(crate) settings: Vec<Setting>,
+    /// What the operator has set, as `GET /config` shows it.
+    pub(crate) shown: Vec<tidings_broker::Setting>,
     /// Called by a reload.
     pub(crate) read_config: ReadConfig,
 }
@@ -147,6 +149,10 @@ fn reload(settings: &mut Vec<Setting>, read_config: ReadConfig, broker: &Broker)
             tracing::warn!("`{key}` changed in {place}; takes effect at the next start");
         }
     }
+    let is_reloadable =
+        |setting: &tidings_broker::Setting| RELOADABLE.contains(&setting.key.as_str());
+    config.settings.retain(is_reloadable);
+    config.settings.extend(broker.settings().into_iter().filter(|it| !is_reloadable(it)));
     logging::set_filter(log.as_deref(), config.log_lines);
     config.log_lines |= logging::filter_names_lines();
     broker.reload(&config, changed.contains(&"delay"));

@@ -110,6 +110,7 @@ await main(async browser => {
   await login(stranger, reader);
   await expectLogin(stranger, 'does not have the permission monitor.');
   await login(stranger, operator);
+  await show(stranger, ['#/system', '"audit.log"']);
   await show(stranger, pages.dead);
   await expectTokenOnlyInTab(stranger, operator);
   await stranger.page.getByRole('button', { name: 'Log out' }).click();
@@ -127,6 +128,8 @@ await main(async browser => {
   const answers = await byHand(tab, watcher);
   same(answers.filter(text => !text.endsWith(' 403')).join(), '');
 
+  await show(tab, ['#/system', 'A client that has logged in and has the permission admin']);
+  same(await tab.page.getByText('audit.log').count(), 0);
   await show(tab, pages.topics);
   await tell('revoke the watcher');
   await expectLogin(tab, 'The broker does not accept this token any more.');

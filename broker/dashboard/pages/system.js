@@ -20,16 +20,19 @@ export async function show(main, params, signal) {
   const transports = transportTable();
   const refused = refusalTable();
   const tls = el('div', {});
+  const { version } = await ask('/', { signal });
+  const { listens, settings } = await ask('/config', { signal });
   replace(main, head('System'), facts, limits.node,
     el('div', { class: 'grid halves' },
+      listenerTable(listens).node,
       transports.node,
       panel('Encryption', tls),
       panel('This session', session()),
-      refused.node),
+      refused.node,
+      settingList(settings)),
     el('p', { class: 'hint' }, 'Programs read this from ', el('code', {}, 'GET /metrics'), '. ',
       el('a', { href: 'openapi.json' }, 'All requests that this broker answers')));
   watch({ stats: () => {} }, signal);
-  const { version } = await ask('/', { signal });
   await poll(async () => {
     const now = await metrics(signal);
     replace(facts, figures(factsOf(now, version)));
@@ -89,10 +92,36 @@ function limitTable() {
   ]);
 }
 
+const WAYS = { line: 'line protocol', http: 'HTTP', zmq: 'ZeroMQ', unix: 'unix socket' };
+
+function listenerTable(listens) {
+  const view = plainTable('Listens', 'Nothing listens.', [
+    { title: 'Transport', text: row => WAYS[row.way] ?? visible(row.way) },
+    { title: 'Address', text: row => el('code', {}, visible(row.address)) },
+    { title: 'Encryption', text: row => (row.tls ? mark('ok', 'TLS') : mark('off', 'none')) },
+  ]);
+  view.update(listens);
+  return view;
+}
+
+// The flags that do not have their defaults.
+function settingList(settings) {
+  if (settings === null) {
+    return panel('Settings', el('p', { class: 'hint' },
+      'A client that has logged in and has the permission admin sees which flags are set.'));
+  }
+  const view = plainTable('Settings', 'All flags have their defaults.', [
+    { title: 'Flag', text: row => row.key },
+    { title: 'Value', text: row => el('code', { class: 'url' }, visible(row.value)) },
+    { title: 'Set by', text: row => visible(row.origin) },
+  ]);
+  view.update(settings);
+  return view.node;
+}
+
 function transportTable() {
-  const names = { line: 'line protocol', http: 'HTTP', zmq: 'ZeroMQ', unix: 'unix socket' };
-  return plainTable('Connections', 'Nothing listens.', [
-    { title: 'Transport', text: row => names[row.way] ?? visible(row.way) },
+  return plainTable('Connections', 'Nothing is connected.', [
+    { title: 'Transport', text: row => WAYS[row.way] ?? visible(row.way) },
     { title: 'Open', number: true, text: row => count(row.open) },
     { title: 'Since the start', number: true, text: row => count(row.opened) },
   ]);

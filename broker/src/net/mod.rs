@@ -34,9 +34,11 @@ pub(crate) mod unix;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use tidings_metrics::MetricsSource;
 use tidings_protocol::MemberId;
 
@@ -75,10 +77,25 @@ pub(crate) struct Shared {
     log_lines: AtomicBool,
     /// The address of the line protocol.
     listen: SocketAddr,
+    /// The path of the unix socket.
+    unix: Option<PathBuf>,
+    /// What the operator has set.
+    settings: Mutex<Vec<Setting>>,
     /// `None`: connections are not encrypted.
     tls: Option<Tls>,
     /// Keyed hash for member ids. Its secret key is drawn at each start.
     member_id_hasher: RandomState,
+}
+
+/// A setting as it is shown to operators.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The long name of the flag.
+    pub key: String,
+    /// The value without secrets, in the notation of a configuration file.
+    pub value: String,
+    /// Where it was set.
+    pub origin: String,
 }
 
 /// What the configuration decides about connections.
@@ -92,6 +109,8 @@ pub(crate) struct ConnectionConfig {
     pub(crate) metrics: Vec<Arc<dyn MetricsSource>>,
     /// Logs every received line.
     pub(crate) log_lines: bool,
+    pub(crate) unix: Option<PathBuf>,
+    pub(crate) settings: Vec<Setting>,
 }
 
 impl Shared {
@@ -120,6 +139,8 @@ impl Shared {
             audit,
             log_lines: AtomicBool::new(config.log_lines),
             listen: config.listen,
+            unix: config.unix,
+            settings: Mutex::new(config.settings),
             tls,
             member_id_hasher: RandomState::new(),
         })
@@ -166,6 +187,11 @@ impl Shared {
         self.registry.renew_all();
     }
 
+    /// What the operator has set.
+    pub(crate) fn settings(&self) -> Vec<Setting> {
+        self.settings.lock().clone()
+    }
+
     fn logs_lines(&self) -> bool {
         self.log_lines.load(Ordering::Relaxed)
     }
@@ -176,6 +202,7 @@ impl Shared {
         self.access.set_transport_policy(config.access.transport_policy);
         self.quotas.set_limits(&config.quotas);
         self.log_lines.store(config.log_lines, Ordering::Relaxed);
+        self.settings.lock().clone_from(&config.settings);
     }
 
     /// Asks all connections to close, including those that are just being accepted.

@@ -1,6 +1,7 @@
 //! The HTTP interface and webhooks.
 
 mod browser;
+mod config;
 mod dashboard;
 mod dashboards;
 pub(crate) mod disk_faults;

@@ -242,6 +242,7 @@ fn cover_common_responses(http: &HttpClient, description: &Value) {
         "/health",
         "/ready",
         "/me",
+        "/config",
         "/stats",
         "/metrics",
         "/history",

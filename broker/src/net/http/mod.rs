@@ -159,6 +159,7 @@ fn router(http: &Arc<HttpState>, tasks: &TaskTracker) -> Router {
         .route("/ready", get(system::ready))
         .route("/stats", get(system::stats))
         .route("/me", get(system::me))
+        .route("/config", get(system::config))
         .route("/metrics", get(system::metrics))
         .route("/history", get(history::history))
         .route("/topics", get(manage::topics))

@@ -20,6 +20,7 @@ use super::manage::{ClientExtension, JsonResult};
 use super::request_input::QueryParams;
 use crate::access::{Action, Permission};
 use crate::figures::{BROKER, Problem, TOPICS};
+use crate::net::Setting;
 use crate::topic::Health;
 
 /// The `OpenAPI` 3.1 document without the paths of embedded handlers.
@@ -147,6 +148,42 @@ pub(super) async fn me(Extension(client): ClientExtension, uri: Uri) -> JsonResu
         "permissions": (!may_do_all).then(|| listed(permissions.allowed())),
         "denied": listed(permissions.denied()),
         "expires": expires.map(|at| at.to_string()),
+    })))
+}
+
+/// `GET /config`: where the broker listens and, for an administrator that has logged in, what the
+/// operator has set. Values may show more of the machine than the broker itself does, so clients
+/// that need no login do not get them.
+pub(super) async fn config(
+    State(http): State<Arc<HttpState>>,
+    Extension(client): ClientExtension,
+    uri: Uri,
+) -> JsonResult {
+    QueryParams::parse(&uri, &[])?;
+    client.check_action(Action::Monitor)?;
+    let shared = &http.shared;
+    let is_encrypted = shared.tls.is_some();
+    let unix = shared.unix.as_ref().map(|path| ("unix", path.display().to_string(), false));
+    let listens = [
+        Some(("line", shared.listen.to_string(), is_encrypted)),
+        unix,
+        Some(("http", http.config.listen.to_string(), is_encrypted)),
+    ];
+    let listens = listens.into_iter().flatten();
+    let listens =
+        listens.map(|(way, address, tls)| json!({ "way": way, "address": address, "tls": tls }));
+    let identity = client.current_identity();
+    let may_see = identity.is_known() && identity.permissions().allows(Action::Admin);
+    let setting =
+        |Setting { key, value, origin }| json!({ "key": key, "value": value, "origin": origin });
+    let settings = may_see.then(|| {
+        let mut settings = shared.settings();
+        settings.sort_by(|one, other| one.key.cmp(&other.key));
+        settings.into_iter().map(setting).collect::<Vec<_>>()
+    });
+    Ok(JsonResponse(json!({
+        "listens": listens.collect::<Vec<_>>(),
+        "settings": settings,
     })))
 }
 

@@ -31,6 +31,7 @@ const ROUTES: &[Route] = &[
     Route("GET", "/live", "?on=stats", "", READ),
     Route("GET", "/live", "?on=keys:docs-1", "", "monitor|admin group:docs-1|monitor|admin"),
     Route("GET", "/live", "?on=stats,job:docs-1", "", "monitor|admin job:docs-1|monitor|admin"),
+    Route("GET", "/config", "", "", READ),
     Route("GET", "/stats", "", "", READ),
     Route("GET", "/metrics", "", "", READ),
     Route("GET", "/history", "", "", READ),
