@@ -163,8 +163,11 @@ export async function untilEqual(what, read, wanted) {
   }).catch(() => deepEqual(found, wanted, what));
 }
 
-/** The violations that axe finds, one line each. It comes by the debugger, past the page's policy. */
-export async function axeViolations({ page, context }) {
+/**
+ * The violations that axe finds in a part of the page, one line each. It comes by the debugger, past
+ * the page's policy.
+ */
+export async function axeViolations({ page, context }, place) {
   const cdp = await context.newCDPSession(page);
   const evaluate = async expression => {
     const { result, exceptionDetails } = await cdp.send('Runtime.evaluate', {
@@ -176,7 +179,7 @@ export async function axeViolations({ page, context }) {
     return result.value;
   };
   await evaluate(axeSource);
-  const found = await evaluate(`axe.run({
+  const found = await evaluate(`axe.run('${place}', {
     resultTypes: ['violations'], preload: false, rules: { 'target-size': { enabled: true } },
   }).then(({ violations }) => violations)`);
   await cdp.detach();
