@@ -150,7 +150,7 @@ export function tail(topic, signal) {
       el('table', {},
         el('caption', { class: 'unseen' }, `Events of ${visible(topic)}, the newest first`),
         el('thead', {}, el('tr', {}, ['Seq', 'Event', 'Attributes'].map(text =>
-          el('th', { scope: 'col' }, text)))),
+          el('th', { scope: 'col', class: text === 'Seq' ? 'number' : null }, text)))),
         rows)));
   return { node, stop };
 }

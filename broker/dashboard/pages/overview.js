@@ -91,8 +91,8 @@ function plots(signal) {
       { column: 'done', label: 'done' }, { column: 'failed', label: 'failed' },
     ] }, signal),
     plot({ ...common, title: 'Time of a commit to the disk', unit: duration, series: [
-      { column: 'commit-p50-ms', label: 'p50 of commits' },
-      { column: 'commit-p99-ms', label: 'p99 of commits' },
+      { column: 'commit-p50-ms', label: 'p50' },
+      { column: 'commit-p99-ms', label: 'p99' },
     ] }, signal),
     plot({ ...common, title: 'Memory', unit: bytes, series: [
       { column: 'memory', label: 'resident' },
