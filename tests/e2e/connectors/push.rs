@@ -375,6 +375,8 @@ fn wrong_pushes_are_reported_with_their_place() {
     for (config, place, problem) in [
         (push_table("p", url, "format = 'xml'"), "8:1", "`format` is \"xml\""),
         (push_table("p", url, "format = 'text'\ntemplate = '{x}'"), "8:1", "{x} is unknown"),
+        (push_table("p", url, "format = 'slack'\ntemplate = 'a {target'"), "8:1", "\"{target\""),
+        (push_table("p", url, "format = 'text'\ntemplate = '{ id }'"), "8:1", "{ id } is unknown"),
         (push_table("p", url, "colour = 'red'"), "8:1", "unknown field `colour`"),
         (push_table("p", url, "where = ['x']"), "8:1", "where=\"x\" should be"),
         (push_table("q", "ftp://a.example/", ""), "8:1", "`url`: "),
