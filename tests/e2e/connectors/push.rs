@@ -12,17 +12,24 @@ use crate::docs::pages::code_blocks;
 use crate::support::callback_server::{CallbackRequest, CallbackServer};
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
-use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
+use crate::support::process::{
+    Process, ProcessOutput, Server, run_at, run_json_at, run_tidings, tidings_command,
+};
 use crate::support::wait::wait_until;
 
 const SECRET: &str = "whsec_YSBzZWNyZXQgb2YgdGhlIGJyb2tlciBhbmQgaXRzIGZyaWVuZHM=";
 pub(super) const BROKER: [&str; 4] =
     ["broker", "--config", "push.toml", "--allow-private=127.0.0.0/8"];
 
-/// A `[[push]]` of the topic `t` with further keys.
+/// A `[[push]]` of the topic `t` with further keys. It is signed, unless they name a format.
 pub(super) fn push_table(name: &str, url: &str, keys: &str) -> String {
     let format = if keys.contains("format") { "" } else { "format = 'standard-webhooks'\n" };
-    format!("[[push]]\nname = '{name}'\ntopic = 't'\nurl = '{url}'\n{format}{keys}\n")
+    let secret = if keys.contains("format") || keys.contains("secret-file") {
+        ""
+    } else {
+        "secret-file = 'secret'\n"
+    };
+    format!("[[push]]\nname = '{name}'\ntopic = 't'\nurl = '{url}'\n{format}{secret}{keys}\n")
 }
 
 fn folder_with(config: &str) -> TempDir {
@@ -110,10 +117,8 @@ pub(super) const PAGE: &str = "http://a.example/?q=1 outcome=done changed=yes";
 #[test]
 fn standard_webhooks_are_verified_by_another_library() {
     let receiver = CallbackServer::start();
-    let secret = "secret-file = 'secret'";
-    let single = push_table("single", &receiver.url("204", "single"), secret);
-    let keys = format!("{secret}\nbatch = '100ms'");
-    let batch = push_table("batch", &receiver.url("204", "batch"), &keys);
+    let single = push_table("single", &receiver.url("204", "single"), "");
+    let batch = push_table("batch", &receiver.url("204", "batch"), "batch = '100ms'");
     let server = broker_with(&(single + &batch));
     publish(&server, &[PAGE]);
     let mut requests = receiver.first_requests_to("single", 1);
@@ -245,7 +250,7 @@ fn a_rejected_event_is_retried_with_its_id_after_retry_after() {
     for again in &requests[1..] {
         assert_eq!(again.header("webhook-id"), "t/1");
         assert_eq!(again.body, requests[0].body);
-        assert!(!again.has_header("webhook-signature"), "no secret is configured");
+        assert!(again.has_header("webhook-signature"));
     }
     for waited in [2, 3] {
         let since = requests[waited].received_at - requests[waited - 1].received_at;
@@ -373,17 +378,27 @@ fn wrong_pushes_are_reported_with_their_place() {
     let url = "http://a.example/";
     let good = push_table("p", url, "");
     for (config, place, problem) in [
-        (push_table("p", url, "format = 'xml'"), "8:1", "`format` is \"xml\""),
-        (push_table("p", url, "format = 'text'\ntemplate = '{x}'"), "8:1", "{x} is unknown"),
-        (push_table("p", url, "format = 'slack'\ntemplate = 'a {target'"), "8:1", "\"{target\""),
-        (push_table("p", url, "format = 'text'\ntemplate = '{ id }'"), "8:1", "{ id } is unknown"),
-        (push_table("p", url, "colour = 'red'"), "8:1", "unknown field `colour`"),
-        (push_table("p", url, "where = ['x']"), "8:1", "where=\"x\" should be"),
-        (push_table("q", "ftp://a.example/", ""), "8:1", "`url`: "),
-        (push_table("q", url, "secret-file = 'short'"), "8:1", "a secret of 14 bytes"),
-        (push_table("q", url, "secret-file = 'none'"), "8:1", "cannot read none"),
-        (push_table("q", url, "format = 'cloudevents'"), "8:1", "needs --public-url"),
-        (good.clone(), "8:1", "two pushes have the name \"p\""),
+        (push_table("p", url, "format = 'xml'"), "13:1", "`format` is \"xml\""),
+        (push_table("p", url, "format = 'text'\ntemplate = '{x}'"), "14:1", "{x} is unknown"),
+        (push_table("p", url, "format = 'slack'\ntemplate = 'a {target'"), "14:1", "\"{target\""),
+        (push_table("p", url, "format = 'text'\ntemplate = '{ id }'"), "14:1", "{ id } is unknown"),
+        (push_table("p", url, "format = 'slack'\ntemplate = 'a  {x}'"), "14:1", "{x} is unknown"),
+        (push_table("p", url, "format = 'standard-webhooks'"), "13:1", "there is no secret"),
+        (push_table("p", url, "colour = 'red'"), "15:1", "`colour` is unknown; the keys are name"),
+        (push_table("p", url, "batch = 10"), "15:1", "`batch` is 10: expected a text"),
+        (push_table("p", url, "where = ['x']"), "15:1", "where=\"x\" should be"),
+        (push_table("p", url, "where = 'x=1'"), "15:1", "`where` must be a list"),
+        (push_table("q", "ftp://a.example/", ""), "12:1", "`url`: "),
+        (
+            push_table("q", url, "").replace(&format!("url = '{url}'"), ""),
+            "9:1",
+            "key url is missing",
+        ),
+        (push_table("q", url, "secret-file = 'short'"), "14:1", "a secret of 14 bytes"),
+        (push_table("q", url, "secret-file = 'none'"), "14:1", "cannot read none"),
+        (push_table("q", url, "format = 'cloudevents'"), "13:1", "needs --public-url"),
+        ("[up]\npush = 'x'".to_owned(), "10:8", "expected a table: [[push]]"),
+        (good.clone(), "10:1", "two pushes have the name \"p\""),
     ] {
         let folder = folder_with(&format!("# one\n{good}{config}"));
         fs::write(folder.path().join("short"), "YSBzaG9ydCBzZWNyZXQ=").unwrap();
@@ -392,9 +407,10 @@ fn wrong_pushes_are_reported_with_their_place() {
         let stderr = output.stderr();
         assert!(stderr.starts_with(&format!("push.toml:{place}: `push`: ")), "{stderr}");
         assert!(stderr.contains(problem), "{problem}: {stderr}");
+        assert!(stderr.lines().count() == 1 && !stderr.contains("{\""), "{stderr}");
         let start = ["broker", "--listen", "0", "--config", "push.toml"];
         let output = run_tidings(folder.path(), &start).expect_code(2);
-        assert!(output.stderr().contains(problem), "{problem}: {}", output.stderr());
+        assert_eq!(output.stderr(), format!("tidings: {stderr}"));
     }
     let folder = folder_with(&good);
     run_tidings(folder.path(), &["config", "check", "--config", "push.toml"]).expect_code(0);
@@ -413,18 +429,42 @@ fn the_pushes_of_the_manual_are_valid() {
     assert_eq!(count, 4);
 }
 
+/// `tidings config check` of a broker with a public URL and these tables.
+#[track_caller]
+fn check_with_http(tables: &str) -> ProcessOutput {
+    let http =
+        "http = 12399\npublic-url = 'https://tidings.example/t/'\nhttp-host = ['b.example']\n";
+    let folder = folder_with(&format!("{http}{tables}"));
+    let words = ["config", "check", "broker", "--config", "push.toml"];
+    let mut command = tidings_command(folder.path(), words);
+    Process::start(command.env_remove("TIDINGS_HTTP")).finish()
+}
+
+#[test]
+fn pushes_that_lead_back_to_their_topic_are_refused() {
+    let push = |name: &str, from: &str, to: &str| {
+        let url = format!("https://tidings.example/t/topics/{to}");
+        push_table(name, &url, "").replace("'t'", &format!("'{from}'"))
+    };
+    let circle = push("p", "a", "b") + &push("q", "b", "c") + &push("r", "c", "a");
+    // The crawler publishes the outcome.
+    let crawl = push("p", "page-ready", "new-url");
+    for (tables, problem) in [
+        (circle, "`url` publishes on b, which leads to a again, for ever"),
+        (crawl, "`url` publishes on new-url, which leads to page-ready again, for ever"),
+    ] {
+        let stderr = check_with_http(&tables).expect_code(2).stderr();
+        assert!(stderr.contains(problem), "{stderr}");
+    }
+    let chain = push("p", "a", "b") + &push("q", "b", "c") + &push("r", "a", "c");
+    check_with_http(&chain).expect_code(0);
+}
+
 #[test]
 fn a_push_into_its_own_topic_is_refused() {
     let hook = "[[hook]]\nname = 'h'\ntopic = 't'\nsecret-file = 'secret'\nsignature = 'github'\n\
                 url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
-    let http =
-        "http = 12399\npublic-url = 'https://tidings.example/t/'\nhttp-host = ['b.example']\n";
-    let check = |url: &str| {
-        let folder = folder_with(&format!("{http}{hook}{}", push_table("p", url, "")));
-        let words = ["config", "check", "broker", "--config", "push.toml"];
-        let mut command = tidings_command(folder.path(), words);
-        Process::start(command.env_remove("TIDINGS_HTTP")).finish()
-    };
+    let check = |url: &str| check_with_http(&format!("{hook}{}", push_table("p", url, "")));
     for url in [
         "https://tidings.example/t/hooks/h",
         "https://tidings.example/t/hooks/h?x=y",
@@ -436,7 +476,7 @@ fn a_push_into_its_own_topic_is_refused() {
         let stderr = check(url).expect_code(2).stderr();
         let problem = "`push`: the push \"p\": `url` publishes on t, which would be pushed again";
         assert!(
-            stderr.starts_with("push.toml:11:1: ") && stderr.contains(problem),
+            stderr.starts_with("push.toml:14:1: ") && stderr.contains(problem),
             "{url}: {stderr}"
         );
     }
