@@ -46,6 +46,9 @@ use crate::terminal::failure::Failure;
 /// The key of the file with the token for a broker.
 const TOKEN_KEY: &str = "token-file";
 
+/// The keys whose values are tables that become JSON.
+const TABLES: [&str; 2] = ["hook", "push"];
+
 /// A configuration file that was read.
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
@@ -348,9 +351,8 @@ fn check_values(
         // later.
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Ok(()),
         Err(error) => {
-            let is_table = values.iter().any(|value| value.starts_with('{'));
             // The operator has not written the JSON that the parser's own message shows.
-            if let Some(reason) = error.source().filter(|_| is_table) {
+            if let Some(reason) = error.source().filter(|_| TABLES.contains(&key)) {
                 return Err(reason.to_string());
             }
             let mut text = one_line_message(&error);
@@ -539,6 +541,8 @@ mod tests {
         assert!(text.starts_with("10:1: `hook`: unknown field `secret`, expected "), "{text}");
         let text = problem(&format!("{hook}{}", hook.replace("'github'", "'gitbul'")));
         assert!(text.starts_with("11:1: `hook`: the hook \"a\": `signature`: "), "{text}");
+        let text = problem("push = ['x']");
+        assert!(text.starts_with("1:9: `push`: expected a table: [[push]] "), "{text}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tidings_connectors::delivery::Signer;
 use tidings_connectors::push::{Format, Push, Template};
 use tidings_protocol::{
     AttributeFilter, CanonicalUrl, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, GroupName, PAGE_READY_TOPIC,
-    TopicName, is_name,
+    ProtocolError, TopicName, is_name,
 };
 
 use crate::flags::{parse_duration, parse_moderate_duration};
@@ -75,9 +75,11 @@ impl FromStr for PushTable {
     fn from_str(json: &str) -> Result<Self, String> {
         let table: Map<String, Value> = serde_json::from_str(json)
             .map_err(|_| "expected a table: [[push]] in a line, and its keys below")?;
-        let name = table.get("name").and_then(Value::as_str).unwrap_or_default();
         let push = PushSection::read(&table).and_then(Self::from_section);
-        push.map_err(|error| of_push(name, &error))
+        push.map_err(|error| match table.get("name").and_then(Value::as_str) {
+            Some(name) => of_push(name, &error),
+            None => error,
+        })
     }
 }
 
@@ -96,14 +98,18 @@ impl PushTable {
             "`name` must be 1 to 59 letters, digits, '.', '_' or '-', as it is part of the name \
              of a group",
         )?;
-        let topic: TopicName =
-            section.topic.parse().map_err(|error| format!("`topic`: {error}"))?;
+        let topic: TopicName = section
+            .topic
+            .parse()
+            .map_err(|error: ProtocolError| format!("`topic`: {}", error.text))?;
         if topic.as_str() == DEAD_LETTER_TOPIC {
             let text = "`topic` cannot be dead-letter: an event that is not accepted is one itself";
             return Err(text.to_owned());
         }
         let format = section.format()?;
-        let url = CanonicalUrl::parse(&section.url).map_err(|error| format!("`url`: {error}"))?;
+        let hint = if section.url.contains("://") { "" } else { "; write https:// before it" };
+        let url = CanonicalUrl::parse(&section.url);
+        let url = url.map_err(|error| format!("`url`: {error}{hint}"))?;
         url.check_callable().map_err(|error| format!("`url`: {error}"))?;
         let conditions = section.conditions.iter().map(String::as_str);
         let filter = AttributeFilter::parse(conditions);
@@ -306,7 +312,9 @@ mod tests {
             (json!({ "name": "a/b" }), "the push \"a/b\": `name` must be 1 to 59 "),
             (json!({ "name": long }), ": `name` must be 1 to 59 "),
             (json!({ "name": "" }), ": `name` must be 1 to 59 "),
-            (json!({ "topic": "a b" }), ": `topic`: "),
+            (json!({ "topic": "a b" }), ": `topic`: \"a b\" cannot be the name of a topic"),
+            (json!({ "name": 7 }), "`name` is 7: expected a text"),
+            (json!({ "url": "a.example/x" }), "; write https:// before it"),
             (json!({ "topic": "dead-letter" }), ": `topic` cannot be dead-letter"),
             (json!({ "url": "ftp://a.example/" }), ": `url`: "),
             (json!({ "url": "https://x.xn--pokxncvks/" }), ": `url`: "),
