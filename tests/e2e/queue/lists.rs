@@ -275,3 +275,39 @@ fn addresses_of_members_are_for_monitors() {
         assert_eq!(address.is_string(), expected, "{address}");
     }
 }
+
+// PROTOCOL: G8
+#[test]
+fn members_are_listed_with_their_rate_and_when_they_were_heard() {
+    let server = Server::start_broker();
+    let http = HttpClient::new(&server);
+    let connect = || LineConnection::connect_client(server.address);
+    let (mut worker, mut publisher) = (connect(), connect());
+    assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
+    let mut pages = 0;
+    let [listed, over_http] = wait_until("a rate", || {
+        pages += 1;
+        assert!(publisher.request(&format!("PUB new-url http://h{pages}.example/")).contains("OK"));
+        let task = worker.read_line();
+        let id = task.split(' ').nth(1).unwrap();
+        assert!(worker.request(&format!("ACK {id}")).starts_with("+OK"));
+        let over_http = http.get("/groups/crawlers/members").json()["members"][0].take();
+        let members = [run_json_at(&server, &["group", "members"]).remove(0), over_http];
+        members.iter().all(|member| member["rate"].as_f64() > Some(0.0)).then_some(members)
+    });
+    for member in [listed, over_http] {
+        assert_eq!(member["done"], pages, "{member}");
+        // The first pages were done within a second, or later ones over more time.
+        assert!(member["rate"].as_f64() <= Some(f64::from(pages)), "{member}");
+        assert!(member["heard-ms"].is_u64(), "{member}");
+    }
+    let table = run_at(&server, &["group", "members"]).expect_code(0).stdout();
+    let cells: Vec<Vec<_>> = table.iter().map(|line| line.split_whitespace().collect()).collect();
+    let at = cells[0].iter().position(|heading| *heading == "RATE").unwrap();
+    assert!(cells[1][at].parse::<f64>().is_ok(), "{table:?}");
+    assert_eq!(cells[0][at + 1], "HEARD");
+    assert!(
+        cells[1][at + 1].parse::<u32>().is_ok() && cells[1].len() > cells[0].len(),
+        "{table:?}"
+    );
+}
