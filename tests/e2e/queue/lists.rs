@@ -236,7 +236,7 @@ fn all_entries_are_exported_as_json_lines() {
     assert_eq!(shell("\"$0\" \"$@\" | head -3; exit ${PIPESTATUS[0]}").len(), 3);
     let of_path = run_json_at(&server, &["group", "tasks", "--all", "--match", "*/7777$"]);
     assert_eq!(of_path.len(), 1);
-    assert_eq!(of_path[0]["text"], "http://h7777.example/7/7777");
+    assert_eq!(of_path[0]["url"], "http://h7777.example/7/7777");
     assert_eq!(run_json_at(&server, &["group", "keys", "--all"]).len(), 20_000);
     let table = run_at(&server, &["group", "tasks", "--limit", "2"]).expect_code(0);
     assert_eq!(table.stdout().len(), 3);
