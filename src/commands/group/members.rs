@@ -8,6 +8,7 @@ use super::tasks::{duration, or_dash};
 use super::{NAME, command};
 use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{BrokerClient, OutputFlags, json_line};
+use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural, printable};
 
@@ -67,6 +68,7 @@ pub(crate) struct DrainArgs {
     group: GroupName,
 
     /// The member, as `tidings group members` lists it: MEMBER, or a NAME that only it has
+    #[arg(value_parser = one_word)]
     member: String,
 
     #[command(flatten)]

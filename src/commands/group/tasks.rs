@@ -9,6 +9,7 @@ use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, JobName, Patterns}
 use super::{NAME, command};
 use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{OutputFlags, json_line};
+use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{printable, time_or};
 
@@ -51,7 +52,7 @@ pub(crate) struct TasksArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EntryFilter {
     /// Only entries of this key, usually a host
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = one_word)]
     key: Option<String>,
 
     /// Only entries of this job
