@@ -83,7 +83,7 @@ fn what_an_older_broker_does_not_send_is_a_dash() {
 
     assert_eq!(cells(&run(&["group", "keys"], 0)[1]), ["a.example", "7", "-", "-", "-"]);
     let member = &run(&["group", "members"], 0)[1];
-    assert_eq!(cells(member)[1..], ["active", "4", "-", "-", "-", "-", "-", "-", "-"]);
+    assert_eq!(cells(member)[1..], ["active", "4", "-", "-", "-", "-", "-", "-", "-", "-", "-"]);
     assert_eq!(run(&["health"], 0), ["healthy"]);
     assert_eq!(run(&["explain", "a.example"], 0)[0], "a.example waiting=7 pending");
     let names = |line: &str| {
