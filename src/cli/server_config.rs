@@ -1,10 +1,11 @@
 //! The configuration of a server: read at its start, at a reload and by `tidings config check`.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
 
 use super::{Cmd, Parsed, definition, parse};
-use crate::config::{Setting, settings};
+use crate::config::{ConfigFile, Setting, settings};
 use crate::process::service::ServerConfig;
 use crate::terminal::failure::Failure;
 
@@ -18,18 +19,38 @@ pub(crate) fn read_from(
     words: impl IntoIterator<Item = OsString>,
 ) -> Result<ServerConfig, Failure> {
     let parsed = parse(words)?;
-    let mut broker = match &parsed.cmd {
-        Cmd::Up(args) => args.broker_config()?,
-        Cmd::Broker(args) => args.broker_config()?,
-        _ => {
-            return Err(Failure::failed(
-                "only `up` and `broker` have the configuration of a server",
-            ));
-        }
+    let broker = match &parsed.cmd {
+        Cmd::Up(args) => args.broker_config(),
+        Cmd::Broker(args) => args.broker_config(),
+        _ => Err(Failure::failed("only `up` and `broker` have the configuration of a server")),
     };
+    let Parsed { file, typed, .. } = &parsed;
+    let mut broker = broker
+        .map_err(|failure| with_place(failure, section_of(&parsed.cmd), file.as_ref(), typed))?;
     broker.settings = set_by_operator(&parsed);
     let settings = untyped_settings(&parsed);
     Ok(ServerConfig { settings, log: parsed.common.log, broker })
+}
+
+/// The failure with the place of its value in the file, if the value is from there.
+pub(crate) fn with_place(
+    failure: Failure,
+    section: &str,
+    file: Option<&ConfigFile>,
+    typed: &BTreeMap<String, Vec<String>>,
+) -> Failure {
+    let Failure::BadValue { flag, index, text } = &failure else { return failure };
+    let file = file.filter(|_| !typed.contains_key(*flag));
+    let problem = file.and_then(|file| file.value_problem(&[section], flag, *index, text));
+    problem.map_or(failure, Failure::Usage)
+}
+
+/// The section of the file for this server.
+pub(crate) fn section_of(cmd: &Cmd) -> &'static str {
+    match cmd {
+        Cmd::Broker(_) => "broker",
+        _ => "up",
+    }
 }
 
 /// The settings that no typed flag overrides.
@@ -50,9 +71,5 @@ pub(crate) fn set_by_operator(parsed: &Parsed) -> Vec<tidings_broker::Setting> {
 
 /// All settings, without what is typed.
 fn all_settings(parsed: &Parsed) -> Vec<Setting> {
-    let name = match parsed.cmd {
-        Cmd::Broker(_) => "broker",
-        _ => "up",
-    };
-    settings(&definition(), &[name], parsed.file.as_ref(), None)
+    settings(&definition(), &[section_of(&parsed.cmd)], parsed.file.as_ref(), None)
 }

@@ -16,7 +16,7 @@ use tidings_subscriber::sink::sqlite::{StoredResult, newest_result};
 use self::sentences::{Context, Explained};
 use crate::client::manage::{self, BrokerClient, GroupFlag, OutputFlags};
 use crate::commands::group::command;
-use crate::flags::{DataFlag, address, of_existing_data};
+use crate::flags::{DataFlag, address, of_existing_data, one_word};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, is_terminal, printable, readable_line, terminal_safe};
 
@@ -118,7 +118,7 @@ async fn sentences(args: &ExplainArgs, broker: &BrokerClient<'_>, lines: &[&str]
 }
 
 /// What a key of `GROUP keys` waits for, as a sentence. None for a rule, which that list does not
-/// name.
+/// name, and for a reason that the broker does not send or this version does not know.
 #[cfg(feature = "top")]
 pub(crate) fn key_sentence(group: &GroupStatus, key: &KeyStatus) -> Option<String> {
     let rest = key.free_in.map(|ms| format!(" free-in={}", format_ms(ms))).unwrap_or_default();
@@ -126,7 +126,7 @@ pub(crate) fn key_sentence(group: &GroupStatus, key: &KeyStatus) -> Option<Strin
     let (delay, left_ms) = (group.settings.delay, key.left_ms);
     let explained = Explained::parse(&line);
     let sentence = explained.sentence(&Context { group: &group.group, delay, left_ms });
-    sentence.filter(|_| key.because != WaitReason::Rule)
+    sentence.filter(|_| !matches!(key.because, WaitReason::Rule | WaitReason::Unknown))
 }
 
 /// A line as an object: the URL or key, its state, and its words.
@@ -179,11 +179,4 @@ fn in_words(found: &StoredResult) -> String {
     let error = found.error.as_ref().filter(|_| found.outcome != "done");
     let error = error.map(|error| format!(" ({})", printable(error, ERROR_CHARS_MAX)));
     format!("{result}{status} at {}{}", found.fetched_at, error.unwrap_or_default())
-}
-
-fn one_word(text: &str) -> Result<String, String> {
-    match text.split_whitespace().collect::<Vec<_>>()[..] {
-        [word] => Ok(word.to_owned()),
-        _ => Err("expected one word: a URL or a host".to_owned()),
-    }
 }
