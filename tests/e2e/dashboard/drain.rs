@@ -32,7 +32,7 @@ fn publish(server: &Server, url: &str) {
 
 #[test]
 fn a_crawler_that_is_drained_on_the_page_finishes_its_page_and_leaves() {
-    let (begin, begun) = mpsc::channel();
+    let (begin, requests) = mpsc::channel();
     let (answer, answers) = mpsc::channel::<()>();
     let answers = Mutex::new(answers);
     let origin = Origin::serve_with(Site { hosts: 3, pages: 1, ..Site::default() }, move |hit| {
@@ -54,7 +54,7 @@ fn a_crawler_that_is_drained_on_the_page_finishes_its_page_and_leaves() {
     let id = crawler.id();
     let page = |host| origin.url(host, "/p/0");
     publish(&server, &page(0));
-    begun.recv_timeout(WAIT_TIMEOUT).expect("its request");
+    requests.recv_timeout(WAIT_TIMEOUT).expect("its request");
     let (other, other_name) = start(&stores[1]);
 
     let address = format!("{}/", HttpClient::new(&server).base_url);
