@@ -36,6 +36,7 @@ export const REASONS = {
   bomb: 'the body decompresses to far too much',
   encoding: 'the body does not match its encoding',
   redirect: 'it redirects to something that cannot be requested',
+  'too-many-redirects': 'its redirects do not end',
   status: 'a status without a page, such as 404',
   'try-later': 'a status that may change later, such as 503',
   storage: 'the page could not be stored',

@@ -89,6 +89,7 @@ mod other_protocol;
 pub mod payload;
 mod publish_batch;
 pub mod readable;
+mod redirect_chain;
 pub mod render;
 pub mod reply;
 pub mod session;
@@ -125,6 +126,7 @@ pub use names::{
 };
 pub use payload::{Payload, push_attribute};
 pub use publish_batch::PublishBatch;
+pub use redirect_chain::{REDIRECTS_MAX, extend_chain, is_in_chain};
 pub use render::{Render, RenderRule};
 pub use reply::{
     FAREWELL, HelloAnswer, InvalidReply, Reply, encode_gap, encode_greeting, encode_lag,
@@ -214,6 +216,8 @@ mod tests {
             let bytes = row.split('|').nth(2).unwrap().trim().replace(',', "");
             assert_eq!(bytes, format!("{limit} bytes"), "{what}");
         }
+        let redirects = format!("| hops of a redirect | {REDIRECTS_MAX} | ");
+        assert!(SPECIFICATION.contains(&redirects), "{redirects}");
         assert_eq!(format_ms(DURATION_MS_MAX), "3650d");
         assert!(SPECIFICATION.contains("| duration | 3650d |"));
     }

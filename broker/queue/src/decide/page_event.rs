@@ -9,10 +9,11 @@ use crate::entry::Entry;
 use crate::mutants::{self, Mutant};
 
 /// Attributes of announcements that are not carried along: those that this event has itself, so that
-/// no publisher can forge an outcome, and `render`, which is about the fetch.
-const RESERVED_ATTRIBUTES: [&str; 18] = [
+/// no publisher can forge an outcome, and `render` and `chain`, which are about the fetch.
+const RESERVED_ATTRIBUTES: [&str; 19] = [
     "outcome", "page", "group", "serial", "gave-up", "in-job", "pass", "depth", "number", "reason",
     "error", "status", "ms", "bytes", "changed", "type", "hash", "render",
+    "chain",
 ];
 
 /// Bytes that the words of most events take.

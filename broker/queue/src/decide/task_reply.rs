@@ -10,8 +10,9 @@ use tidings_protocol::{
 };
 
 use super::admit::dead_letter_text;
+use super::membership::CHAIN;
 use crate::dead_letters::RETRY_NO;
-use crate::entry::{AgainRequest, EndReason, Entry, EntryId, PassId};
+use crate::entry::{AgainRequest, EndReason, Entry, EntryId, PassId, without_attribute};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::{Decision, NextStep};
@@ -249,7 +250,10 @@ impl Group {
             let _ = write!(head, " job={} pass={pass} depth={}", job.name, admitted.depth);
         }
         match admitted.url_key {
-            Some(_) => format!("{} {head}{}", admitted.text, self.task_attributes(admitted)),
+            Some(_) => {
+                let carried = without_attribute(&self.task_attributes(admitted), CHAIN.trim_start());
+                format!("{} {head}{carried}", admitted.text)
+            }
             None => dead_letter_text(&head, &admitted.text),
         }
     }

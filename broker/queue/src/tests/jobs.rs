@@ -206,8 +206,8 @@ fn tasks_report_the_scope_and_links_within_a_grown_scope_are_admitted() {
         bench.ack(A, &moved.id, Outcome::Redirect, &[("http://b.org/", true)]);
         let second = bench.task();
         let expected =
-            "http://b.org/ job=site pass=1 depth=0 number=1 scope=2 kind=redirect hops=1";
-        assert_eq!(second.payload, expected);
+            "http://b.org/ job=site pass=1 depth=0 number=1 scope=2 kind=redirect hops=1 chain=";
+        assert!(second.payload.starts_with(expected), "{}", second.payload);
         bench.ack(A, &second.id, Outcome::Done, &[(link, false)]);
         assert!(bench.ok().ends_with("new=1 known=0 refused=0"), "{}", bench.ok());
         assert!(bench.task().payload.ends_with(" depth=1 number=1 scope=2"));

@@ -179,7 +179,7 @@ fn a_redirect_keeps_the_word_of_its_page_and_not_that_of_the_job() {
         let target = format!("http://a.org{target}");
         bench.ack(A, &task.id, Outcome::Redirect, &[(&target, true)]);
         let task = bench.task();
-        assert!(task.payload.ends_with(&format!(" render={word}")), "{seed}: {}", task.payload);
+        assert!(task.payload.contains(&format!(" render={word} ")), "{seed}: {}", task.payload);
         bench.ack(A, &task.id, Outcome::Done, &[]);
     }
 }
