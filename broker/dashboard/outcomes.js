@@ -123,7 +123,8 @@ export class PassPages {
     const page = {
       id, url, outcome: word('outcome'), status: number('status'), reason: word('reason'),
       error: word('error'), ms: number('ms'), bytes: number('bytes'), type: word('type'),
-      changed: word('changed'), depth: number('depth'), gaveUp: word('gave-up'),
+      changed: word('changed'), location: word('location'), depth: number('depth'),
+      gaveUp: word('gave-up'),
     };
     this.#time(page);
     if (this.#onlyFailed && page.outcome !== 'failed') {
@@ -149,7 +150,7 @@ export class PassPages {
 }
 
 const FIELDS = ['url', 'outcome', 'status', 'reason', 'error', 'ms', 'bytes', 'type', 'changed',
-  'depth'];
+  'location', 'depth'];
 
 /** The pages as JSON lines or, for `csv`, as a table with a heading. */
 export function asText(pages, format) {

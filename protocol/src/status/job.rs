@@ -167,6 +167,8 @@ status! {
         content_type: Option<String> = "type",
         /// The hash of the page.
         hash: Option<String> = "hash",
+        /// The target of its redirect.
+        location: Option<String> = "location",
         /// Why the group has given it up; then there is a dead letter.
         gave_up: Option<String> = "gave-up",
         /// The job.

@@ -38,6 +38,10 @@ fn a_published_circle_fails_after_ten_redirects() {
     }
     let (last, hops) = events.split_last().unwrap();
     assert!(hops.iter().all(|(outcome, _)| outcome == "redirect"), "{events:#?}");
+    let targets = [origin.url(0, "/there"), origin.url(0, "/here")];
+    for ((_, event), target) in hops.iter().zip(targets.iter().cycle()) {
+        assert_eq!(value(event, "location"), target);
+    }
     assert_eq!((&*last.0, value(&last.1, "reason")), ("failed", "too-many-redirects"));
     // A further outcome would come before this event.
     run_at(&server, &["pub", "page-ready", "end"]).expect_code(0);
