@@ -179,6 +179,10 @@ status! {
         depth: Option<u64> = "depth",
         /// The number of the job.
         number: Option<u64> = "number",
+        /// `item=` of the event that announced it.
+        item: Option<String> = "item",
+        /// `source=` of that event.
+        source: Option<String> = "source",
     }
 }
 

@@ -97,7 +97,9 @@ async fn queue(
     let queued = async {
         let mut seeds = SeedSender::new(broker, &of.job, group);
         for page in pages {
-            seeds.add(&page.url).await?;
+            let item = page.item.as_deref().map(|item| ("item", item));
+            let source = page.source.as_deref().map(|source| ("source", source));
+            seeds.add_with(&page.url, item.into_iter().chain(source)).await?;
             console.progress(&format!(
                 "{} of {} queued",
                 format_count(seeds.new + seeds.known),

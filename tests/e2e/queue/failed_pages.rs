@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, OriginResponse, Site, full_response, html_response};
+use crate::support::page_database;
 use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
 use crate::support::scripted_broker::start_scripted_broker;
 use crate::support::wait::WAIT_TIMEOUT;
@@ -105,6 +106,24 @@ fn pages_that_the_origin_fails_are_named_and_fetched_again() {
     assert_eq!(first.stdout(), urls(&origin, &BAD));
     let letters = run_json_at(&server, &["dead", "ls"]);
     assert!(letters.iter().all(|letter| letter["url"] == origin.url(0, "/gone")), "{letters:?}");
+}
+
+#[test]
+fn a_page_that_is_fetched_again_keeps_what_announced_it() {
+    let (origin, is_mended) = start_origin();
+    let server = Server::start_up(&["--allow-private", "--delay", "10ms"]);
+    run_at(&server, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
+    run_at(&server, &["job", "open", "site"]).expect_code(0);
+    let seed = format!("{} job=site item=5%20a source=feed", origin.url(0, "/broken"));
+    run_at(&server, &["pub", "new-url", &seed]).expect_code(0);
+    run_at(&server, &["job", "close", "site"]).expect_code(0);
+    wait_for_job(&server, "site", 1);
+    is_mended.store(true, Ordering::SeqCst);
+    run_at(&server, &["job", "retry", "site"]).expect_code(0);
+    wait_for_job(&server, "site", 0);
+    let stored = "select pass, status, item, source from pages order by pass";
+    let stored = page_database::query(&server.data_dir(), stored).unwrap();
+    assert_eq!(stored, ["1|500|5%20a|feed", "2|200|5%20a|feed"]);
 }
 
 #[test]

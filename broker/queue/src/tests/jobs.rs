@@ -12,7 +12,12 @@ impl Bench {
     fn add(&mut self, name: &str, url: &str) {
         self.with_job(
             name,
-            JobOperation::Add { url: url.into(), prio: 0, after: After::Ms(0), render: None },
+            JobOperation::Add {
+                url: url.into(),
+                prio: 0,
+                after: After::Ms(0),
+                attributes: Box::default(),
+            },
         );
     }
 
@@ -231,13 +236,14 @@ fn seeds_by_command_equal_seeds_by_event() {
             url: "http://b.org/".into(),
             prio: 5,
             after: After::Ms(1000),
-            render: None,
+            attributes: " item=5".into(),
         },
     );
     assert_eq!(bench.ok(), "site new=1 known=0");
     bench.assert_no_task("not yet");
     bench.wait(1000);
     let later = bench.task();
+    assert!(later.payload.ends_with(" item=5"), "{}", later.payload);
     bench.close("site");
     bench.ack(A, &task.id, Outcome::Done, &[("http://b.org/x", false)]);
     assert!(bench.ok().contains("new=1 "), "a seed lets its host in: {}", bench.ok());

@@ -152,13 +152,13 @@ fn a_job_says_which_pages_are_rendered() {
         assert!(task.payload.ends_with(word), "{}", task.payload);
         bench.ack(A, &task.id, Outcome::Done, &[]);
     }
-    let add = |render| JobOperation::Add {
+    let add = |attributes: &str| JobOperation::Add {
         url: "http://never.org/added".into(),
         prio: 0,
         after: tidings_protocol::After::Ms(0),
-        render,
+        attributes: attributes.into(),
     };
-    bench.with_job("never", add(Some(Render::Auto)));
+    bench.with_job("never", add(" render=auto"));
     assert!(bench.task().payload.ends_with(" render=auto"));
 }
 
