@@ -1,10 +1,11 @@
 //! `tidings job failed` and `tidings job pages`: the pages of a pass and their outcomes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use tidings_protocol::status::{JobState, JobStatus, PageStatus, PassCounts};
-use tidings_protocol::{JobAction, JobName};
+use tidings_protocol::{FailureReason, JobAction, JobName};
+use tidings_subscriber::traps::Trap;
 
 use super::{NAME, command};
 use crate::client::job_pages::{self, PassPages, PassQuery};
@@ -41,6 +42,9 @@ Exit codes: 0 success; 1 the job does not exist, or failed; 2 wrong usage.";
 
 /// The word for a page without `reason=`.
 const NO_REASON: &str = "unknown";
+
+/// Why a group gives an entry up: the `reason=` of a page if its worker has no word.
+const GAVE_UP: [&str; 4] = ["max-attempts", "max-losses", "retry-no", "down"];
 
 /// Longer words are cut in tables.
 const WORD_CHARS_MAX: usize = 60;
@@ -173,6 +177,7 @@ impl PageFlags {
         };
         let PassPages { mut pages, known_from, has_events } =
             job_pages::read(&self.output.broker.broker, &query, console).await?;
+        self.check_reasons(&pages)?;
         let known = pages.len() as u64;
         let is_trimmed = known_from.0 > 1;
         let missing = match counted {
@@ -199,6 +204,22 @@ impl PageFlags {
             pages.retain(|page| self.reason.iter().any(|word| word == reason(page)));
         }
         Ok(SelectedPages { pages, is_incomplete: missing.is_some() })
+    }
+
+
+    /// Rejects words of `--reason` that no page has and neither a crawler nor a group would use.
+    /// Workers of others may have words of their own.
+    fn check_reasons(&self, pages: &[PageStatus]) -> Result<(), Failure> {
+        let known = FailureReason::ALL.map(FailureReason::as_str).into_iter();
+        let known = known.chain(Trap::ALL.map(Trap::as_str)).chain(GAVE_UP).chain([NO_REASON]);
+        let known: BTreeSet<&str> = known.chain(pages.iter().map(reason)).collect();
+        match self.reason.iter().find(|word| !known.contains(word.as_str())) {
+            None => Ok(()),
+            Some(word) => {
+                let known = Vec::from_iter(known).join(", ");
+                Err(Failure::Usage(format!("--reason {word}: expected one of {known}")))
+            }
+        }
     }
 }
 

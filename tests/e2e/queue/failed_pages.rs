@@ -203,28 +203,37 @@ const C: (&str, &str) =
     ("http://c.org/", "ACK outcome=failed status=410 reason=status error=HTTP_status_410");
 const D: (&str, &str) = ("http://d.org/", "NACK reason=dns error=no_such_host");
 const E: (&str, &str) = ("http://e.org/", "ACK outcome=failed");
+/// With a word of its worker.
+const F: (&str, &str) = ("http://f.org/", "ACK outcome=failed reason=no-price");
 
 #[test]
 fn failures_are_listed_and_retried_by_their_reasons() {
     let mut job = ReportedJob::start();
-    job.run_pass(&[A, B, C, D, E]);
+    job.run_pass(&[A, B, C, D, E, F]);
     wait_for_job(&job.server, "docs", 1);
     let (listed, summary) = job.run(&["job", "failed", "docs"], 1);
     assert_eq!(
         listed,
         [
-            "STATUS  REASON   ERROR            URL",
-            "   404  status   HTTP_status_404  http://b.org/",
-            "   410  status   HTTP_status_410  http://c.org/",
-            "     -  dns      no_such_host     http://d.org/",
-            "     -  unknown  -                http://e.org/",
+            "STATUS  REASON    ERROR            URL",
+            "   404  status    HTTP_status_404  http://b.org/",
+            "   410  status    HTTP_status_410  http://c.org/",
+            "     -  dns       no_such_host     http://d.org/",
+            "     -  unknown   -                http://e.org/",
+            "     -  no-price  -                http://f.org/",
         ]
     );
-    assert_eq!(summary, "4 failed: 2 status, 1 dns, 1 unknown");
-    let (listed, _) = job.run(&["job", "failed", "docs", "--reason", "dns,unknown", "--urls"], 1);
-    assert_eq!(listed, [D.0, E.0]);
+    assert_eq!(summary, "5 failed: 2 status, 1 dns, 1 no-price, 1 unknown");
+    let (listed, _) = job.run(&["job", "failed", "docs", "--reason", "dns,no-price", "--urls"], 1);
+    assert_eq!(listed, [D.0, F.0]);
     let (_, summary) = job.run(&["job", "failed", "docs", "--reason", "timeout"], 0);
     assert_eq!(summary, "nothing failed");
+    for command in ["failed", "pages", "retry"] {
+        let wrong = ["job", command, "docs", "--reason", "dns,nosuch"];
+        let (_, error) = job.run(&wrong, 2);
+        let expected = "--reason nosuch: expected one of address, bad-http, bomb, busy, calendar, ";
+        assert!(error.contains(expected) && error.ends_with(", url-too-long"), "{error}");
+    }
     let page = &run_json_at(&job.server, &["job", "pages", "docs"])[0];
     let expected = json!(["http://a.org/", "done", 200, 5, "text/html", 1]);
     let fields = ["url", "outcome", "status", "bytes", "type", "pass"];
@@ -240,7 +249,7 @@ fn failures_are_listed_and_retried_by_their_reasons() {
     assert_eq!(job.run(&["job", "failed", "docs", "--urls"], 1).0, [B.0]);
     assert_eq!(job.run(&["dead", "ls"], 0).0.len(), 1, "the dead letter of D must be gone");
     let (planned, _) = job.run(&["job", "retry", "docs", "--pass", "1", "--dry-run"], 0);
-    assert_eq!(planned, ["4 pages would be fetched again: 2 status, 1 dns, 1 unknown"]);
+    assert_eq!(planned, ["5 pages would be fetched again: 2 status, 1 dns, 1 no-price, 1 unknown"]);
 }
 
 #[test]
