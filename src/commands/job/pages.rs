@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use tidings_protocol::status::{JobState, JobStatus, PageStatus, PassCounts};
-use tidings_protocol::{FailureReason, JobAction, JobName};
+use tidings_protocol::{FailureReason, JobAction, JobName, PassName};
 use tidings_subscriber::traps::Trap;
 
 use super::{NAME, command};
-use crate::client::job_pages::{self, PassPages, PassQuery};
+use crate::client::job_pages::{self, KnownPages, PassQuery};
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags, json_line, print_table};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural, printable};
@@ -167,15 +167,10 @@ impl PageFlags {
         let pass = self.pass.unwrap_or(job.pass);
         let is_final = pass == job.pass && job.state == JobState::Done;
         let counted = is_final.then(|| counted(&job.counts, only_failed));
-        let query = PassQuery {
-            job: &self.job,
-            group: &self.group.group,
-            number: job.number,
-            pass,
-            only_failed,
-            counted,
-        };
-        let PassPages { mut pages, known_from, has_events } =
+        let (name, group) = (&self.job, &self.group.group);
+        let of = PassName { job: name, group, number: job.number, pass };
+        let query = PassQuery { of, only_failed, counted };
+        let KnownPages { mut pages, known_from, has_events } =
             job_pages::read(&self.output.broker.broker, &query, console).await?;
         self.check_reasons(&pages)?;
         let known = pages.len() as u64;
