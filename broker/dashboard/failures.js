@@ -14,7 +14,6 @@ import { table } from './table.js';
 const ROWS = 25;
 // Above this, the events of a pass are read only when the reader wants that.
 const READ_UNASKED = 50_000;
-const SEEDS = 5_000;
 
 /** Two panels, failures and slow hosts: `{failures, hosts, update(job), pages()}`. */
 export function outcomePanels(signal) {
@@ -186,7 +185,7 @@ function buttons(job, pass) {
   ];
 }
 
-// The failed pages become the seeds of the next pass, as `tidings job retry` does it.
+// The failed pages become the seeds of the next pass.
 async function retryFailed(job, pass) {
   await pass.read();
   const found = pass.byReason();
@@ -208,24 +207,9 @@ async function retryFailed(job, pass) {
   if (!values) {
     return null;
   }
-  const chosen = found.filter(([reason]) => !values.reason || reason === values.reason)
-    .flatMap(([, pages]) => pages);
-  await queue(job, chosen);
-  return `${plural(chosen.length, 'page')} of ${job.job} will be fetched again.`;
-}
-
-async function queue({ job, render, callback }, pages) {
-  const opened = { job, render, callback, 'max-depth': 0, hold: true };
-  await ask('/jobs', { method: 'POST', body: opened });
-  for (let at = 0; at < pages.length; at += SEEDS) {
-    const urls = pages.slice(at, at + SEEDS).map(({ url }) => url);
-    await ask(jobPath(job, '/urls'), { method: 'POST', body: { urls } });
-  }
-  for (const { id } of needs('admin') ? [] : pages.filter(({ gaveUp }) => gaveUp)) {
-    const query = { entry: id.slice(id.lastIndexOf('.') + 1), job };
-    await ask(`/groups/${GROUP}/dead/drop`, { method: 'POST', query });
-  }
-  await ask(jobPath(job, '/close'), { method: 'POST' });
+  const query = values.reason ? { reason: values.reason } : {};
+  const { pages } = await ask(jobPath(job, '/retry'), { method: 'POST', query });
+  return `${plural(pages, 'page')} of ${job.job} will be fetched again.`;
 }
 
 async function save(job) {

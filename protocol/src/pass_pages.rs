@@ -1,9 +1,43 @@
 //! The pages of a pass of a job, from the events on `page-ready`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::status::PageStatus;
-use crate::{AttributeFilter, GroupName, JobName, Outcome};
+use crate::{AttributeFilter, FailureReason, GroupName, JobName, Outcome};
+
+/// The word for a page without `reason=`.
+const NO_REASON: &str = "unknown";
+
+/// Why a group gives an entry up: the `reason=` of a page if its worker has no word.
+const GAVE_UP: [&str; 4] = ["max-attempts", "max-losses", "retry-no", "down"];
+
+/// Memory of a page in addition to its fields: its key, and what allocations cost.
+const PAGE_BYTES: usize = 256;
+
+/// The reason of a page that failed.
+pub fn reason_of(page: &PageStatus) -> &str {
+    page.reason.as_deref().unwrap_or(NO_REASON)
+}
+
+/// Checks words that select pages by their reasons: each is one of `others`, one of a crawler or a
+/// group, or that of a page, because workers may have words of their own. The error is the rest of a
+/// line that begins with the name of the option.
+pub fn check_reasons(
+    words: &[impl AsRef<str>],
+    pages: &[PageStatus],
+    others: &[&str],
+) -> Result<(), String> {
+    let known = FailureReason::ALL.map(FailureReason::as_str).into_iter();
+    let known = known.chain(GAVE_UP).chain([NO_REASON]).chain(others.iter().copied());
+    let known: BTreeSet<&str> = known.chain(pages.iter().map(reason_of)).collect();
+    match words.iter().find(|word| !known.contains(word.as_ref())) {
+        None => Ok(()),
+        Some(word) => {
+            let known = Vec::from_iter(known).join(", ");
+            Err(format!("{}: expected one of {known}", word.as_ref()))
+        }
+    }
+}
 
 /// A pass of a job.
 #[derive(Debug, Clone, Copy)]
@@ -41,14 +75,16 @@ pub struct PassPages {
     /// `<group>.<since>` of the newest event. A group that is deleted and created again has another
     /// `since`, and numbers its jobs from 1 again.
     group: String,
-    /// By `page=`, which stays the same when a page is retried.
-    pages: BTreeMap<String, PageStatus>,
+    /// By `page=`, which stays the same when a page is retried. Each with the length of its event.
+    pages: BTreeMap<String, (usize, PageStatus)>,
+    /// The sum of these lengths.
+    event_bytes: usize,
 }
 
 impl PassPages {
     /// No pages yet. `only_failed`: only those that failed are kept.
     pub fn new(only_failed: bool) -> Self {
-        Self { only_failed, group: String::new(), pages: BTreeMap::new() }
+        Self { only_failed, group: String::new(), pages: BTreeMap::new(), event_bytes: 0 }
     }
 
     /// Adds the next event of the pass. Pages of a deleted group of the same name are dropped.
@@ -58,13 +94,16 @@ impl PassPages {
         let group = page.page.rsplit_once('.').map_or("", |(group, _)| group);
         if group != self.group {
             self.pages.clear();
+            self.event_bytes = 0;
             group.clone_into(&mut self.group);
         }
-        if self.only_failed && page.outcome != Outcome::Failed.as_str() {
-            self.pages.remove(&page.page);
+        let replaced = if self.only_failed && page.outcome != Outcome::Failed.as_str() {
+            self.pages.remove(&page.page)
         } else {
-            self.pages.insert(page.page.clone(), page);
-        }
+            self.event_bytes += event.len();
+            self.pages.insert(page.page.clone(), (event.len(), page))
+        };
+        self.event_bytes -= replaced.map_or(0, |(bytes, _)| bytes);
     }
 
     /// How many pages there are.
@@ -72,9 +111,14 @@ impl PassPages {
         self.pages.len() as u64
     }
 
+    /// Their approximate memory.
+    pub fn bytes(&self) -> usize {
+        self.event_bytes + self.pages.len() * (size_of::<PageStatus>() + PAGE_BYTES)
+    }
+
     /// The pages, sorted by URL.
     pub fn finish(self) -> Vec<PageStatus> {
-        let mut pages: Vec<_> = self.pages.into_values().collect();
+        let mut pages: Vec<_> = self.pages.into_values().map(|(_, page)| page).collect();
         pages.sort_by(|a, b| a.url.cmp(&b.url));
         pages
     }

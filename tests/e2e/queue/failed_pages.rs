@@ -10,6 +10,8 @@ use std::thread;
 
 use serde_json::json;
 
+use crate::access::audit::wait_for_record;
+use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, OriginResponse, Site, full_response, html_response};
 use crate::support::page_database;
@@ -148,7 +150,7 @@ struct ReportedJob {
 impl ReportedJob {
     #[track_caller]
     fn start() -> Self {
-        let server = Server::start_broker();
+        let server = Server::start(&["broker", "--audit", "audit.log"]);
         let mut worker = LineConnection::connect_client(server.address);
         let create = "GROUP create crawlers delay=0ms max-attempts=1";
         assert!(worker.request(create).starts_with("+OK"));
@@ -250,6 +252,29 @@ fn failures_are_listed_and_retried_by_their_reasons() {
     assert_eq!(job.run(&["dead", "ls"], 0).0.len(), 1, "the dead letter of D must be gone");
     let (planned, _) = job.run(&["job", "retry", "docs", "--pass", "1", "--dry-run"], 0);
     assert_eq!(planned, ["5 pages would be fetched again: 2 status, 1 dns, 1 no-price, 1 unknown"]);
+}
+
+#[test]
+fn one_request_over_http_fetches_failed_pages_again() {
+    let mut job = ReportedJob::start();
+    job.run_pass(&[A, B, C, D]);
+    wait_for_job(&job.server, "docs", 1);
+    let http = HttpClient::new(&job.server);
+    let retry = |query| http.request("POST", &format!("/jobs/docs/retry{query}"), &[]).json();
+    assert_eq!(retry("?reason=timeout"), json!({ "job": "docs", "pass": 1, "pages": 0 }));
+    assert_eq!(retry("?reason=status,dns"), json!({ "job": "docs", "pass": 2, "pages": 3 }));
+    let found = [B, (C.0, A.1), (D.0, A.1)];
+    for _ in found {
+        job.report(&found);
+    }
+    wait_for_job(&job.server, "docs", 1);
+    assert_eq!(job.run(&["job", "failed", "docs", "--urls"], 1).0, [B.0]);
+    assert_eq!(job.run(&["dead", "ls"], 0).0.len(), 1, "the dead letter of D must be gone");
+    assert_eq!(retry("?pass=1"), json!({ "job": "docs", "pass": 3, "pages": 3 }));
+    let audit = job.server.folder.path().join("audit.log");
+    for change in ["JOB open", "GROUP drop", "JOB close"] {
+        wait_for_record(&audit, &[("what", "changed"), ("change", change), ("way", "http")]);
+    }
 }
 
 #[test]
