@@ -7,22 +7,8 @@ import { NONE, ago, count, rate, visible } from './format.js';
 import { table } from './table.js';
 import { state } from './words.js';
 
-// What was added to totals a second, over about the last 10 s; `null` at first.
-function speeds() {
-  const seen = new Map();
-  return (name, total) => {
-    const now = performance.now();
-    const samples = (seen.get(name) ?? []).filter(([at]) => now - at < 10_000);
-    samples.push([now, total]);
-    seen.set(name, samples);
-    const [[first, least]] = samples;
-    return now - first < 900 ? null : Math.max(0, total - least) * 1000 / (now - first);
-  };
-}
-
 /** A table for the rows of `GET /groups/{group}/members`. */
 export function membersTable(group) {
-  const speed = speeds();
   const keep = keeper();
   // A total that is left out is 0.
   const total = field => ({
@@ -35,7 +21,8 @@ export function membersTable(group) {
         sort: row => row.name ?? row.member },
       { title: 'State', text: row => mark(...state('member', row.state)), sort: row => row.state },
       { title: 'Holds', text: load, sort: row => row.held },
-      { title: 'Rate', number: true, text: row => rate(speed(row.member, row.done ?? 0)) },
+      { title: 'Rate', number: true, text: row => rate(row.rate ?? 0),
+        sort: row => row.rate ?? 0 },
       { title: 'Done', ...total('done') },
       { title: 'Failed', ...total('failed') },
       { title: 'Lost', ...total('lost') },

@@ -82,6 +82,7 @@ pub mod filter;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod host_pattern;
 pub mod line;
 pub mod msg_encoder;
 mod names;
@@ -120,6 +121,7 @@ pub use duration::{DURATION_MS_MAX, DurationError, format_ms, parse_ms};
 pub use error::{Code, ProtocolError, UnknownCode, bad_argument};
 pub use failure_reason::FailureReason;
 pub use filter::{AttributeFilter, CONDITIONS_MAX, Condition};
+pub use host_pattern::{HostPattern, HostPatternError};
 pub use line::{LineDecoder, LineItem};
 pub use msg_encoder::MsgEncoder;
 pub use names::{

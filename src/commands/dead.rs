@@ -9,6 +9,7 @@ use crate::commands::group::command;
 use crate::commands::group::tasks::{self, EntryFilter, EntryState, or_dash};
 use crate::flags::broker::BrokerFlag;
 use crate::flags::confirmation::YesFlag;
+use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural};
 
@@ -72,7 +73,7 @@ pub(crate) struct SelectArgs {
     entries: Vec<u64>,
 
     /// All entries of this key, usually a host
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = one_word)]
     key: Option<String>,
 
     /// All entries of this job

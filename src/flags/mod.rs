@@ -30,6 +30,14 @@ pub(crate) fn of_existing_data(data: Arg) -> Arg {
     data.help("Data directory of the broker")
 }
 
+/// A value that is one word, as the line protocol has it.
+pub(crate) fn one_word(text: &str) -> Result<String, String> {
+    match text.split_whitespace().collect::<Vec<_>>()[..] {
+        [word] => Ok(word.to_owned()),
+        _ => Err("expected one word".to_owned()),
+    }
+}
+
 /// Private addresses that may be fetched from.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AllowPrivateFlag {

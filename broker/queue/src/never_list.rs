@@ -4,7 +4,7 @@
 use std::str;
 
 use hashbrown::HashMap;
-use tidings_protocol::{CanonicalUrl, Pattern, Patterns};
+use tidings_protocol::{CanonicalUrl, HostPattern, Pattern, Patterns};
 
 /// Longest text of a list, in bytes.
 pub const NEVER_BYTES_MAX: usize = 1 << 20;
@@ -69,13 +69,11 @@ impl NeverList {
                     return Err(wrong(limit + ", or as many for any host"));
                 }
             } else if !entry.is_empty() {
-                let (host, below) = parse_host(entry).ok_or_else(|| {
-                    wrong(format!(
-                        "{entry:?}: expected a host such as example.org, *.example.org for all \
-                         below it too, or a URL pattern such as https://example.org/private/"
-                    ))
+                let host = entry.parse::<HostPattern>().map_err(|error| {
+                    let pattern = "a URL pattern has a slash, as https://example.org/private/";
+                    wrong(format!("{entry:?}: {error}; {pattern}"))
                 })?;
-                *list.hosts.entry(host).or_default() |= below;
+                *list.hosts.entry(host.host().into()).or_default() |= host.is_below();
             }
         }
         let patterns = patterns.into_iter();
@@ -119,21 +117,6 @@ fn authority_of(pattern: &str) -> &str {
     // A star matches any text, and an escape may mean another octet.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
     if authority.bytes().all(is_plain) { authority } else { "" }
-}
-
-/// Reads a host in its canonical form, and whether the names below it are included.
-fn parse_host(entry: &str) -> Option<(Box<str>, bool)> {
-    let (name, below) = match entry.strip_prefix("*.") {
-        Some(name) => (name, true),
-        None => (entry, false),
-    };
-    if name.contains(['*', '@', '?', '\\']) || name.contains(char::is_whitespace) {
-        return None;
-    }
-    let url = format!("http://{name}/");
-    let url = CanonicalUrl::parse(&url).ok()?;
-    let is_host = url.authority() == url.host() && !(below && url.address().is_some());
-    is_host.then(|| (url.host().into(), below))
 }
 
 #[cfg(test)]
@@ -227,6 +210,7 @@ mod tests {
             (b"example.org:8080", 1),
             (b"user@example.org", 1),
             (b"*.127.0.0.1", 1),
+            (b"a..b", 1),
             (b"ftp://example.org/", 1),
             (b"a.org\n\xff", 2),
             (long.as_bytes(), 2),

@@ -270,7 +270,7 @@ fn canonicalize(parsed: Result<ParsedUrl, ParseError>) -> Result<CanonicalUrl<'s
 
 /// The registrable domain of a name by the public suffix list; `None` for a public suffix, and for
 /// a name with an empty label.
-fn registrable_domain(name: &str) -> Option<&str> {
+pub(crate) fn registrable_domain(name: &str) -> Option<&str> {
     if name.split('.').any(str::is_empty) { None } else { psl::domain_str(name) }
 }
 

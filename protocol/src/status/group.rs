@@ -219,6 +219,8 @@ fields! {
         failed: Option<u64> = "failed",
         /// Its leases that ended without an answer.
         lost: Option<u64> = "lost",
+        /// The tasks that it did per second, over about the last 10 s; left out if 0.
+        rate: Option<Rate> = "rate",
         /// The time since it joined, in milliseconds, while it is connected.
         joined_ms: Option<u64> = "joined-ms",
         /// The time since it sent something, in milliseconds, while it is connected.

@@ -16,7 +16,7 @@ use tidings_subscriber::sink::sqlite::{StoredResult, newest_result};
 use self::sentences::{Context, Explained};
 use crate::client::manage::{self, BrokerClient, GroupFlag, OutputFlags};
 use crate::commands::group::command;
-use crate::flags::{DataFlag, address, of_existing_data};
+use crate::flags::{DataFlag, address, of_existing_data, one_word};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, is_terminal, printable, readable_line, terminal_safe};
 
@@ -179,11 +179,4 @@ fn in_words(found: &StoredResult) -> String {
     let error = found.error.as_ref().filter(|_| found.outcome != "done");
     let error = error.map(|error| format!(" ({})", printable(error, ERROR_CHARS_MAX)));
     format!("{result}{status} at {}{}", found.fetched_at, error.unwrap_or_default())
-}
-
-fn one_word(text: &str) -> Result<String, String> {
-    match text.split_whitespace().collect::<Vec<_>>()[..] {
-        [word] => Ok(word.to_owned()),
-        _ => Err("expected one word: a URL or a host".to_owned()),
-    }
 }

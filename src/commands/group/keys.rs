@@ -10,6 +10,7 @@ use super::tasks::duration;
 use super::{NAME, command};
 use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{OutputFlags, json_line};
+use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{format_count, format_duration, printable};
 
@@ -39,7 +40,7 @@ pub(crate) struct KeysArgs {
     group: GroupName,
 
     /// Only this key, usually a host, even if nothing waits for it
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = one_word)]
     key: Option<String>,
 
     /// Only keys with waiting entries of this job

@@ -4,10 +4,11 @@ use clap::Args;
 use tidings_protocol::status::{DrainStatus, ListedMember, MemberFields, MemberState};
 use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName};
 
-use super::tasks::or_dash;
+use super::tasks::{duration, or_dash};
 use super::{NAME, command};
 use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{BrokerClient, OutputFlags, json_line};
+use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural, printable};
 
@@ -17,8 +18,9 @@ Examples:
   tidings group drain crawlers 5b0c6f1e      the first one gets no further tasks
   tidings group tasks --state processing     the tasks that it still has
 
-DONE, FAILED and LOST count since the worker joined. RENDER is the number of its tasks that need a
-browser, and how many of these it may hold at once.
+DONE, FAILED and LOST count since the worker joined. RATE is how many tasks it did per second, over
+about the last 10 s. HEARD is the time since it sent something. RENDER is the number of its tasks
+that need a browser, and how many of these it may hold at once.
 
 States:
   active    gets tasks as its credit allows
@@ -38,7 +40,7 @@ new member, which is not drained.";
 
 /// The headings of the table.
 pub(crate) const HEADINGS: &str =
-    "MEMBER STATE CREDIT> HELD> RENDER> DONE> FAILED> LOST> NAME ADDRESS";
+    "MEMBER STATE CREDIT> HELD> RENDER> DONE> FAILED> LOST> RATE> HEARD> NAME ADDRESS";
 
 /// The longest name and address in a table, in characters.
 const TEXT_CHARS_MAX: usize = 64;
@@ -66,6 +68,7 @@ pub(crate) struct DrainArgs {
     group: GroupName,
 
     /// The member, as `tidings group members` lists it: MEMBER, or a NAME that only it has
+    #[arg(value_parser = one_word)]
     member: String,
 
     #[command(flatten)]
@@ -91,8 +94,14 @@ pub(crate) fn row(ListedMember { member, fields }: ListedMember) -> Vec<String> 
     let numbers = [format_count(credit), format_count(held), or_dash(browsers.as_ref())];
     let counts = [fields.done, fields.failed, fields.lost];
     let counts = counts.map(|count| format_count(count.unwrap_or(0)));
+    let speed = [fields.rate.unwrap_or_default().to_string(), heard(fields.heard_ms)];
     let words = (vec![member, state.to_string()], vec![label(name), label(address)]);
-    [words.0, numbers.to_vec(), counts.to_vec(), words.1].concat()
+    [words.0, numbers.to_vec(), counts.to_vec(), speed.to_vec(), words.1].concat()
+}
+
+/// The time since a member sent something; `-` if it is not connected.
+fn heard(ms: Option<u64>) -> String {
+    ms.map_or("-".to_owned(), duration)
 }
 
 /// Drains a member, or ends that.
@@ -118,11 +127,13 @@ mod tests {
     #[test]
     fn a_member_is_a_row() {
         let line = "5b0c6f1e state=draining credit=1000 held=7 render=6 rendering=2 name=web-3 \
-                    address=10.0.0.7:5123 done=5123 failed=4 joined-ms=99 new=1";
+                    address=10.0.0.7:5123 done=5123 failed=4 rate=12.5 joined-ms=99 heard-ms=4200 \
+                    new=1";
         let row = |line: &str| row(ListedMember::parse(line));
         assert_eq!(row(line)[..5], ["5b0c6f1e", "draining", "1,000", "7", "2/6"]);
-        assert_eq!(row(line)[5..], ["5,123", "4", "0", "web-3", "10.0.0.7:5123"]);
+        let shown = ["5,123", "4", "0", "12.5", "4 s", "web-3", "10.0.0.7:5123"];
+        assert_eq!(row(line)[5..], shown);
         let away = row("5b0c6f1e state=away credit=0 held=1");
-        assert_eq!(away[4..], ["-", "0", "0", "0", "-", "-"]);
+        assert_eq!(away[4..], ["-", "0", "0", "0", "0.0", "-", "-", "-"]);
     }
 }

@@ -8,6 +8,7 @@ use super::tasks::duration;
 use super::{NAME, command};
 use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{OutputFlags, named_object};
+use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::printable;
 
@@ -36,7 +37,7 @@ pub(crate) struct SchedulesArgs {
     group: GroupName,
 
     /// Only schedules of this key, usually a host
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = one_word)]
     key: Option<String>,
 
     /// Only URLs that one of these patterns matches, such as /news/*

@@ -8,7 +8,8 @@ use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, JobName, Patterns}
 
 use super::{NAME, command};
 use crate::client::lists::{Columns, ListFlags, print_listed};
-use crate::client::manage::{OutputFlags, json};
+use crate::client::manage::{OutputFlags, json_line};
+use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{printable, time_or};
 
@@ -51,7 +52,7 @@ pub(crate) struct TasksArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EntryFilter {
     /// Only entries of this key, usually a host
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = one_word)]
     key: Option<String>,
 
     /// Only entries of this job
@@ -109,7 +110,7 @@ pub(crate) async fn list(
     settings.extend(matching.as_deref().map(|matching| ("match", matching)));
     let tasks = command(GroupAction::Tasks, group, settings);
     let columns = Columns {
-        object: |line: &str| task_json(&TaskStatus::parse(line)),
+        object: |line: &str| json_line(&TaskStatus::parse(line)),
         headings,
         row: |line: &str| row(&TaskStatus::parse(line)),
     };
@@ -148,13 +149,6 @@ fn timing(task: &TaskFields) -> String {
     }
 }
 
-fn task_json(task: &TaskStatus) -> String {
-    let mut task = json(task);
-    let text = task.as_object_mut().and_then(|task| task.remove("url"));
-    task["text"] = text.unwrap_or_default();
-    task.to_string()
-}
-
 /// A time from now: as `9m 59s` on a terminal, else in one unit.
 pub(crate) fn duration(ms: u64) -> String {
     let rounded = match ms {
@@ -178,10 +172,10 @@ mod tests {
 
     #[test]
     fn an_entry_ends_with_its_text() {
-        let line = task_json(&TaskStatus::parse(LINE));
+        let line = json_line(&TaskStatus::parse(LINE));
         assert!(line.contains(r#""entry":42,"#) && line.contains(r#""depth":1,"#), "{line}");
         assert!(line.contains(r#""member":"5b0c","#), "{line}");
-        assert!(line.contains(r#""text":"http://a.example/?state=x y"}"#), "{line}");
+        assert!(line.contains(r#""url":"http://a.example/?state=x y""#), "{line}");
         assert!(!line.contains("due-ms"), "{line}");
         let task = TaskStatus::parse("7 state=dead key=none state=of the art");
         assert_eq!((task.fields.state, &*text(&task)), (TaskState::Dead, "state=of the art"));

@@ -9,6 +9,7 @@ use tidings_protocol::{DEFAULT_GROUP, GroupAction, GroupName, JobName, Patterns,
 use super::{NAME, command};
 use crate::client::manage::{BrokerClient, OutputFlags};
 use crate::flags::confirmation::YesFlag;
+use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count};
 
@@ -57,7 +58,7 @@ pub(crate) struct BumpFlags {
 #[derive(Debug, Args)]
 pub(crate) struct WaitingFilter {
     /// Only entries of this key, usually a host
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = one_word)]
     key: Option<String>,
 
     /// Only entries with a URL that one of these patterns matches, such as '*.pdf$'

@@ -5,8 +5,8 @@ mod set;
 mod show;
 
 use clap::{Args, Subcommand};
-use tidings_protocol::GroupAction;
 use tidings_protocol::status::{ListedRule, RuleFields, RuleStatus};
+use tidings_protocol::{GroupAction, HostPattern};
 
 use self::name::parse_host;
 use self::set::{BlockArgs, SlowArgs};
@@ -81,7 +81,7 @@ pub(crate) struct LsArgs {
 pub(crate) struct HostArgs {
     /// The host, such as example.org; '*.example.org' is example.org and every name below it
     #[arg(value_name = "HOST", value_parser = parse_host)]
-    host: String,
+    host: HostPattern,
 
     #[command(flatten)]
     group: GroupFlag,
@@ -128,7 +128,8 @@ fn in_words(rule: &RuleFields) -> String {
 }
 
 async fn clear(args: &HostArgs) -> Result<(), Failure> {
-    let unrule = command(GroupAction::Unrule, &args.group.group, vec![("key", &args.host)]);
+    let host = args.host.to_string();
+    let unrule = command(GroupAction::Unrule, &args.group.group, vec![("key", &host)]);
     let answer = BrokerClient::connect(&args.output.broker, NAME).await?.request(&unrule).await?;
     let rule = RuleStatus::parse(&answer.ok);
     let text = format!("cleared {}", rule.key);

@@ -1,27 +1,25 @@
 //! The host of a rule, as a person types it.
 
-use tidings_protocol::CanonicalUrl;
+use tidings_protocol::{CanonicalUrl, HostPattern, HostPatternError};
 
-/// The key of a rule for a host: in lower case, with an international name in its ASCII form.
-/// Accepts the URL of the first page of a host, because people copy it from a browser.
-pub(super) fn parse_host(text: &str) -> Result<String, String> {
-    let expected =
-        "expected a host such as example.org, or '*.example.org' for it and every name below it";
+/// The key of a rule for a host. Accepts the URL of the first page of a host, because people copy it
+/// from a browser.
+pub(super) fn parse_host(text: &str) -> Result<HostPattern, String> {
     let (star, name) = text.strip_prefix("*.").map_or(("", text), |name| ("*.", name));
     let is_url = name.contains("://");
     let url = if is_url { name.to_owned() } else { format!("http://{name}/") };
-    let url = CanonicalUrl::parse(&url).map_err(|_| expected)?;
-    let host = url.host();
-    if name.is_empty() || host.contains('*') || is_url && !star.is_empty() {
-        return Err(expected.to_owned());
-    }
-    if url.path_and_query() != "/" {
-        return Err(format!("a rule covers all pages of a host; write {host}"));
-    }
-    if url.authority() != host {
-        return Err(format!("a rule covers all ports of a host; write {host}"));
-    }
-    Ok(format!("{star}{host}"))
+    let host = match CanonicalUrl::parse(&url) {
+        Ok(url) if url.path_and_query() != "/" => {
+            return Err(format!("a rule covers all pages of a host; write {}", url.host()));
+        }
+        Ok(url) if url.authority() != url.host() => {
+            return Err(format!("a rule covers all ports of a host; write {}", url.host()));
+        }
+        Ok(url) if is_url && star.is_empty() => url.host().to_owned(),
+        // The other forms have errors of their own.
+        _ => name.to_owned(),
+    };
+    format!("{star}{host}").parse().map_err(|error: HostPatternError| error.to_string())
 }
 
 #[cfg(test)]
@@ -41,7 +39,7 @@ mod tests {
             ("[::1]", "[::1]"),
             ("localhost", "localhost"),
         ] {
-            assert_eq!(parse_host(typed).as_deref(), Ok(host), "{typed}");
+            assert_eq!(parse_host(typed).unwrap().to_string(), host, "{typed}");
         }
     }
 
@@ -53,6 +51,8 @@ mod tests {
             ("*.", "expected a host"),
             ("*.*.org", "expected a host"),
             ("www.*.org", "expected a host"),
+            ("a..b", "expected a host name"),
+            ("example.org:80", "expected a host without port"),
             ("*.https://example.org/", "expected a host"),
             ("two words", "expected a host"),
             ("ftp://example.org/", "expected a host"),

@@ -118,7 +118,8 @@ async fn set(
 ) -> Result<(), Failure> {
     let HostArgs { host, group, output } = of;
     let until = term.until.map(time_until).transpose()?;
-    settings.insert(0, ("key", host));
+    let key = host.to_string();
+    settings.insert(0, ("key", &key));
     settings.extend(term.length.iter().chain(&until).map(|length| ("for", length.as_str())));
     settings.extend(term.note.iter().map(|note| ("note", note.as_str())));
     let rule = command(GroupAction::Rule, &group.group, settings);
@@ -141,8 +142,12 @@ async fn set(
         return console.line(&json_line(&status));
     }
     console.line(&summary(done, &status))?;
-    if done == "blocked" && !host.starts_with("*.") && !is_address(host) {
+    if done == "blocked" && !host.is_below() && !host.is_address() {
         console.note(&format!("names below {host} are not blocked; '*.{host}' includes them"));
+    }
+    if host.is_below() && host.domain().is_none() {
+        console
+            .note(&format!("'{host}' includes all sites with names that end in .{}", host.host()));
     }
     Ok(())
 }
@@ -156,10 +161,6 @@ fn summary(done: &str, rule: &RuleStatus) -> String {
     let details: Vec<_> = [delay, parallel, ends].into_iter().flatten().collect();
     let colon = if details.is_empty() { "" } else { ": " };
     format!("{done} {}{colon}{}", rule.key, details.join(", "))
-}
-
-fn is_address(host: &str) -> bool {
-    host.starts_with('[') || host.parse::<std::net::Ipv4Addr>().is_ok()
 }
 
 /// Checks an option of `GROUP rule` as the broker does.

@@ -6,7 +6,7 @@ use tidings_protocol::status::{ListEnd, ListedRule};
 use tidings_protocol::{Code, Command, GroupAction};
 
 use super::{HEADINGS, HostArgs, NAME, row};
-use crate::client::manage::{self, BrokerClient, print_table};
+use crate::client::manage::{self, BrokerClient, GroupFlag, print_table};
 use crate::commands::group::command;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, readable_line};
@@ -14,8 +14,9 @@ use crate::terminal::output::{Console, readable_line};
 /// Fails if the broker knows neither a rule for the host nor the host.
 pub(super) async fn run(args: &HostArgs) -> Result<(), Failure> {
     let HostArgs { host, group, output } = args;
+    let host = &host.to_string();
     let broker = BrokerClient::connect(&output.broker, NAME).await?;
-    let rule = rule_of(&broker, args).await?;
+    let rule = rule_of(&broker, group, host).await?;
     let explain = Command::Explain { what: host, group: Some(group.group.clone()) };
     let reasons = match broker.client.request(&explain).await {
         Ok(answer) => [answer.more, vec![answer.ok]].concat(),
@@ -40,18 +41,19 @@ pub(super) async fn run(args: &HostArgs) -> Result<(), Failure> {
 /// The rule that counts for the host.
 async fn rule_of(
     broker: &BrokerClient<'_>,
-    args: &HostArgs,
+    group: &GroupFlag,
+    host: &str,
 ) -> Result<Option<ListedRule>, Failure> {
     let (mut rules, mut after) = (Vec::new(), Some(0));
     while let Some(begin) = after {
         let begin = begin.to_string();
         let range = vec![("after", begin.as_str()), ("limit", "1000")];
-        let part = broker.request(&command(GroupAction::Rules, &args.group.group, range)).await?;
+        let part = broker.request(&command(GroupAction::Rules, &group.group, range)).await?;
         let matching = part.more.iter().map(|line| ListedRule::parse(line));
-        rules.extend(matching.filter(|rule| matches(&rule.key, &args.host)));
+        rules.extend(matching.filter(|rule| matches(&rule.key, host)));
         after = ListEnd::parse(&part.ok).next;
     }
-    Ok(rules.into_iter().max_by_key(|rule| (rule.key == args.host, rule.key.len())))
+    Ok(rules.into_iter().max_by_key(|rule| (rule.key == host, rule.key.len())))
 }
 
 /// Whether a rule for this key is also one for a host, or for another key.

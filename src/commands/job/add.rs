@@ -72,9 +72,12 @@ pub(crate) async fn run(args: AddArgs) -> Result<(), Failure> {
         seeds.add_all(&args.urls).await
     };
     let answered = seeds.read_answers(0).await;
-    let summary = format!("{} new, {} known", format_count(seeds.new), format_count(seeds.known));
-    Console::new().line(&summary)?;
-    added.and(answered)?;
+    let result = added.and(answered);
+    if result.is_ok() || seeds.new + seeds.known > 0 {
+        let (new, known) = (format_count(seeds.new), format_count(seeds.known));
+        Console::new().line(&format!("{new} new, {known} known"))?;
+    }
+    result?;
     match seeds.invalid {
         0 => Ok(()),
         refused => Err(Failure::failed(format!("{} skipped", plural(refused, "line")))),

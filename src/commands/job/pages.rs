@@ -10,6 +10,7 @@ use tidings_subscriber::traps::Trap;
 use super::{NAME, command};
 use crate::client::job_pages::{self, KnownPages, PassQuery};
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags, json_line, print_table};
+use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural, printable};
 
@@ -50,7 +51,7 @@ pub(crate) struct PageFlags {
     pub(super) job: JobName,
 
     /// Only pages with one of these reasons, such as status, dns or timeout
-    #[arg(long, value_name = "WORD,..", value_delimiter = ',')]
+    #[arg(long, value_name = "WORD,..", value_delimiter = ',', value_parser = one_word)]
     reason: Vec<String>,
 
     /// The pass, from 1 [default: the newest]

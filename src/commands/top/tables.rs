@@ -20,14 +20,25 @@ use crate::terminal::output::{format_count, printable};
 const CELL_CHARS_MAX: usize = NAME_BYTES_MAX;
 
 /// Headings of names.
-const NAMES: [&str; 3] = ["GROUP", "JOB", "TOPIC"];
+const NAMES: [&str; 4] = ["GROUP", "JOB", "TOPIC", "NAME"];
 
 /// The longest name on a narrow screen, in characters. The name of a crawl fits.
 const NAME_CHARS_MAX: usize = 22;
 
 /// Headings in the order in which a narrow screen leaves them out.
-const OPTIONAL: [&str; 8] =
-    ["PASS>", "FOUND>", "KEY", "TOPICS", "LOST>", "QUEUED>", "COMPLETED>", "PROCESSING>"];
+const OPTIONAL: [&str; 11] = [
+    "PASS>",
+    "FOUND>",
+    "KEY",
+    "TOPICS",
+    "LOST>",
+    "QUEUED>",
+    "COMPLETED>",
+    "PROCESSING>",
+    "RENDER>",
+    "ADDRESS",
+    "CREDIT>",
+];
 
 /// A table of a page.
 #[derive(Debug)]

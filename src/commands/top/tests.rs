@@ -249,4 +249,10 @@ fn a_narrow_screen_keeps_states_and_failures() {
         assert!(lines[4].ends_with(last), "{lines:#?}");
         assert!(lines[6].contains('…'), "{lines:#?}");
     }
+    model.page = Page::Group("g".parse().unwrap());
+    let lines = screen(&model, (80, 24));
+    let members = lines.iter().find(|line| line.starts_with("MEMBER")).unwrap();
+    assert!(members.contains(" RATE  HEARD  NAME"), "{lines:#?}");
+    let is_short = |line: &String| line.starts_with("5b0c6f1e") && line.ends_with("long-name");
+    assert!(lines.iter().any(|line| is_short(line) && line.contains('…')), "{lines:#?}");
 }

@@ -329,6 +329,11 @@ fn a_stream_reports_lost_events() {
 fn an_orchestrator_waits_for_a_job_without_polling() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
+    let mistake = json!({ "job": "docs", "urls": ["http://a.example/", "no-url"] }).to_string();
+    let refused = http.send_json("POST", "/jobs", &mistake);
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    assert!(refused.body.contains("url=no-url: not a URL"), "{}", refused.body);
+    assert_eq!(http.get("/jobs/docs").status, 404, "nothing was opened");
     let job =
         json!({ "job": "docs", "urls": ["http://a.example/", "http://b.example/"], "close": true });
     let opened = http.send_json("POST", "/jobs", &job.to_string()).json();
@@ -338,6 +343,8 @@ fn an_orchestrator_waits_for_a_job_without_polling() {
     assert_eq!(seeded, json!({ "job": "docs", "new": 1, "known": 1 }));
     let never = http.send_json("POST", "/jobs/docs/urls", r#"{"urls":[],"after":"0*"}"#);
     assert_eq!((never.status, &never.json()["code"]), (400, &json!("bad-argument")));
+    let mistake = r#"{"urls":["http://d.example/","no-url"]}"#;
+    assert_eq!(http.send_json("POST", "/jobs/docs/urls", mistake).status, 400);
     let not_yet = http.get("/jobs/docs?wait=50ms").json();
     assert_eq!((&not_yet["state"], &not_yet["queued"]), (&json!("closed"), &json!(3)));
 

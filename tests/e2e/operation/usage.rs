@@ -11,7 +11,7 @@ use crate::support::process::{Server, run_tidings};
 #[test]
 fn an_invalid_flag_is_one_line_and_exit_code_2() {
     let folder = TempDir::new().unwrap();
-    let invalid: [&[&str]; 19] = [
+    let invalid: [&[&str]; 25] = [
         &["up", "--no-such-flag"],
         &["no-such-subcommand"],
         &["up", "--listen", "nowhere:x"],
@@ -30,6 +30,12 @@ fn an_invalid_flag_is_one_line_and_exit_code_2() {
         &["job", "open", "j", "scope=galaxy"],
         &["job", "add", "j", "not-a-url"],
         &["explain", "two words"],
+        &["group", "tasks", "--key", "a state=dead"],
+        &["group", "bump", "--key", "", "--prio", "1"],
+        &["group", "drain", "crawlers", ""],
+        &["job", "failed", "j", "--reason", "dns,"],
+        &["dead", "retry", "--key", ""],
+        &["host", "block", "-"],
         &["dead", "drop"],
     ];
     for arguments in invalid {

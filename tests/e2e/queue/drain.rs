@@ -49,7 +49,7 @@ fn wait_for_member(server: &Server, worker: &Process, state: &str) -> Value {
 #[track_caller]
 fn texts(server: &Server, state: &str) -> Vec<String> {
     let tasks = run_json_at(server, &["group", "tasks", "team", "--state", state]);
-    tasks.iter().map(|task| task["text"].as_str().unwrap().to_owned()).collect()
+    tasks.iter().map(|task| task["url"].as_str().unwrap().to_owned()).collect()
 }
 
 #[track_caller]
@@ -80,7 +80,7 @@ fn a_drained_worker_ends_what_it_has_and_takes_no_more() {
     publish(&server, "two");
     wait_for_texts(&server, "queued", &["two"]);
     let processing = run_json_at(&server, &["group", "tasks", "team", "--state", "processing"]);
-    assert_eq!((&processing[0]["text"], &processing[0]["member"]), (&json!("one"), &json!(digits)));
+    assert_eq!((&processing[0]["url"], &processing[0]["member"]), (&json!("one"), &json!(digits)));
     assert!(processing[0]["held-ms"].is_u64(), "{processing:?}");
 
     let second = start_exec_worker(&server, &["--jobs", "2"], WAIT_SCRIPT);
@@ -137,7 +137,7 @@ fn a_failing_program_is_listed_until_it_is_given_up() {
     wait_for_texts(&server, "dead", &["worse"]);
     let failed = run_json_at(&server, &["group", "tasks", "team", "--state", "failed"]);
     assert_eq!(failed.len(), 1);
-    let [text, reason, member] = ["text", "reason", "member"].map(|key| &failed[0][key]);
+    let [text, reason, member] = ["url", "reason", "member"].map(|key| &failed[0][key]);
     assert_eq!([text, reason], [&json!("worse"), &json!("max-attempts")]);
     assert_eq!(*member, wait_for_member(&server, &worker, "active")["member"]);
     assert!(texts(&server, "completed").is_empty());

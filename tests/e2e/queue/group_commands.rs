@@ -95,7 +95,7 @@ fn entries_are_listed_with_their_states() {
     expect_ok(&mut worker, &format!("NACK {dead} reason=no_way"));
     let listed = list_tasks(&server, &[]);
     let listed: Vec<_> =
-        listed.iter().map(|entry| [&entry["text"], &entry["state"], &entry["key"]]).collect();
+        listed.iter().map(|entry| [&entry["url"], &entry["state"], &entry["key"]]).collect();
     let (a, b) = (json!("a.example"), json!("b.example"));
     let expected = [
         [&json!("http://a.example/held"), &json!("processing"), &a],

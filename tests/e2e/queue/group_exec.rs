@@ -172,7 +172,7 @@ fn failed_events_are_retried_and_become_dead_letters() {
     wait_for_group(&server, "dead", 1);
     let dead = run_json_at(&server, &["dead", "ls", "--group", "team"]);
     let last = json!("exit_code_3:_team_bad");
-    assert_eq!((&dead[0]["text"], &dead[0]["last"]), (&json!("bad"), &last));
+    assert_eq!((&dead[0]["url"], &dead[0]["last"]), (&json!("bad"), &last));
     let output = worker.signal_and_finish("TERM").expect_code(0);
     let mut printed = output.stdout();
     printed.sort();

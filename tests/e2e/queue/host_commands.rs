@@ -1,10 +1,12 @@
 //! `tidings host`: what it prints, what it waits for, and what it refuses.
 
+use std::fs;
 use std::process::Command;
 
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
@@ -137,6 +139,8 @@ fn a_wrong_host_or_flag_is_one_line_and_exit_code_2() {
         ("block example.org/docs", "a rule covers all pages of a host; write example.org"),
         ("pause https://example.org:8443/", "a rule covers all ports of a host; write example.org"),
         ("clear two..labels:x", "expected a host"),
+        ("slow a..b --delay 1s", "expected a host name: labels of"),
+        ("pause -", "expected a host name: labels of"),
         ("block example.org --for soon", "--for soon: expected"),
         ("block example.org --for 0", "--for 0: expected"),
         ("pause example.org --for 4000d", "--for 4000d: expected"),
@@ -156,6 +160,38 @@ fn a_wrong_host_or_flag_is_one_line_and_exit_code_2() {
         assert!(output.stderr().contains(problem), "{words:?}: {}", output.stderr());
         assert_eq!(output.stderr().lines().count(), 1, "{words:?}: {}", output.stderr());
     }
+}
+
+// PROTOCOL: G16
+#[test]
+fn a_name_that_no_server_can_have_is_refused_by_every_interface() {
+    let server = Server::start_broker();
+    let http = HttpClient::new(&server);
+    let mut client = LineConnection::connect_client(server.address);
+    let folder = server.folder.path();
+    fs::write(folder.join("c.toml"), "never = 'never.txt'\n").unwrap();
+    let label = "a".repeat(64);
+    for name in ["-", "a..b", "xn--", "_.example", "a,b", &label, "*.-", "*.a..b", "*.127.0.0.1"] {
+        let refused = run_at(&server, &["host", "block", name]).expect_code(2).stderr();
+        assert_eq!(refused.lines().count(), 1, "{name}: {refused}");
+        let answer = client.request(&format!("GROUP rule crawlers key={name} block=yes"));
+        assert!(answer.starts_with(&format!("-ERR bad-argument key={name}: ")), "{answer}");
+        let path = format!("/groups/crawlers/rules/{name}");
+        let answer = http.send_json("PUT", &path, r#"{"block":true}"#);
+        assert_eq!(answer.status, 400, "{name}: {}", answer.body);
+        fs::write(folder.join("never.txt"), format!("a.example\n{name}\n")).unwrap();
+        let check = ["config", "check", "broker", "--config", "c.toml"];
+        let refused = run_tidings(folder, &check).expect_code(2).stderr();
+        assert!(refused.contains(&format!("never.txt: line 2: {name:?}: ")), "{refused}");
+        assert_eq!(refused.lines().count(), 1, "{refused}");
+    }
+    assert!(run_json_at(&server, &["host", "ls"]).is_empty());
+
+    // A block of everything below a public suffix may be meant, so it is only pointed out.
+    let block = run_at(&server, &["host", "block", "*.co"]).expect_code(0);
+    assert_eq!(block.stdout(), ["blocked *.co"]);
+    assert_eq!(block.stderr(), "'*.co' includes all sites with names that end in .co");
+    assert_eq!(run_at(&server, &["host", "block", "*.a.co"]).expect_code(0).stderr(), "");
 }
 
 #[test]

@@ -236,7 +236,7 @@ fn all_entries_are_exported_as_json_lines() {
     assert_eq!(shell("\"$0\" \"$@\" | head -3; exit ${PIPESTATUS[0]}").len(), 3);
     let of_path = run_json_at(&server, &["group", "tasks", "--all", "--match", "*/7777$"]);
     assert_eq!(of_path.len(), 1);
-    assert_eq!(of_path[0]["text"], "http://h7777.example/7/7777");
+    assert_eq!(of_path[0]["url"], "http://h7777.example/7/7777");
     assert_eq!(run_json_at(&server, &["group", "keys", "--all"]).len(), 20_000);
     let table = run_at(&server, &["group", "tasks", "--limit", "2"]).expect_code(0);
     assert_eq!(table.stdout().len(), 3);
@@ -274,4 +274,40 @@ fn addresses_of_members_are_for_monitors() {
         let address = &listed.json()["members"][0]["address"];
         assert_eq!(address.is_string(), expected, "{address}");
     }
+}
+
+// PROTOCOL: G8
+#[test]
+fn members_are_listed_with_their_rate_and_when_they_were_heard() {
+    let server = Server::start_broker();
+    let http = HttpClient::new(&server);
+    let connect = || LineConnection::connect_client(server.address);
+    let (mut worker, mut publisher) = (connect(), connect());
+    assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
+    let mut pages = 0;
+    let [listed, over_http] = wait_until("a rate", || {
+        pages += 1;
+        assert!(publisher.request(&format!("PUB new-url http://h{pages}.example/")).contains("OK"));
+        let task = worker.read_line();
+        let id = task.split(' ').nth(1).unwrap();
+        assert!(worker.request(&format!("ACK {id}")).starts_with("+OK"));
+        let over_http = http.get("/groups/crawlers/members").json()["members"][0].take();
+        let members = [run_json_at(&server, &["group", "members"]).remove(0), over_http];
+        members.iter().all(|member| member["rate"].as_f64() > Some(0.0)).then_some(members)
+    });
+    for member in [listed, over_http] {
+        assert_eq!(member["done"], pages, "{member}");
+        // The first pages were done within a second, or later ones over more time.
+        assert!(member["rate"].as_f64() <= Some(f64::from(pages)), "{member}");
+        assert!(member["heard-ms"].is_u64(), "{member}");
+    }
+    let table = run_at(&server, &["group", "members"]).expect_code(0).stdout();
+    let cells: Vec<Vec<_>> = table.iter().map(|line| line.split_whitespace().collect()).collect();
+    let at = cells[0].iter().position(|heading| *heading == "RATE").unwrap();
+    assert!(cells[1][at].parse::<f64>().is_ok(), "{table:?}");
+    assert_eq!(cells[0][at + 1], "HEARD");
+    assert!(
+        cells[1][at + 1].parse::<u32>().is_ok() && cells[1].len() > cells[0].len(),
+        "{table:?}"
+    );
 }

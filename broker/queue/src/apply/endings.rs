@@ -30,10 +30,10 @@ impl Group {
         }
         if outcome == Outcome::Failed {
             self.totals.failed += 1;
-            self.leases.count_end(id, LeaseEnd::Failed);
+            self.leases.count_end(id, LeaseEnd::Failed, now);
         } else {
             self.totals.completed += 1;
-            self.leases.count_end(id, LeaseEnd::Done);
+            self.leases.count_end(id, LeaseEnd::Done, now);
         }
         if let Some(job) = entry.admitted.job {
             self.change_job_entry(job.number, key, EntryChange::Completed(outcome), now);

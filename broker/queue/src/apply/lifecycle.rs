@@ -183,7 +183,7 @@ impl Group {
         };
         let gate = self.end_request(id, RecordedRest::default(), end, now);
         self.end_lease(id, now);
-        self.leases.count_end(id, LeaseEnd::Lost);
+        self.leases.count_end(id, LeaseEnd::Lost, now);
         self.frontier.count_loss(id, now);
         self.totals.lost += 1;
         self.enqueue(id, now);
@@ -219,11 +219,11 @@ impl Group {
         self.frontier.clear_again(id);
         match back {
             NextStep::Retry { due } => {
-                self.leases.count_end(id, LeaseEnd::Failed);
+                self.leases.count_end(id, LeaseEnd::Failed, now);
                 self.frontier.note_failure(id, *due, reason, true);
             }
             NextStep::Unanswered { due, counts } => {
-                self.leases.count_end(id, LeaseEnd::Failed);
+                self.leases.count_end(id, LeaseEnd::Failed, now);
                 self.frontier.note_failure(id, *due, reason, *counts);
             }
             NextStep::Uncounted { due } => self.frontier.set_due(id, *due),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tidings_protocol::status::{Answer, RuleStatus};
 use tidings_protocol::{
-    CanonicalUrl, Code, KeyKind, ProtocolError, RuleSettings, TaskId, bad_argument,
+    CanonicalUrl, Code, HostPattern, KeyKind, ProtocolError, RuleSettings, TaskId, bad_argument,
 };
 
 use crate::entry::{EndReason, Entry, EntryId, Key};
@@ -97,33 +97,17 @@ impl Group {
             }
             KeyKind::Attribute(_) => Ok((key.into(), false)),
             KeyKind::Host | KeyKind::Domain => {
-                let name = key.strip_prefix("*.");
-                let below = name.is_some();
-                Ok((self.host_name(name.unwrap_or(key), below)?, below))
+                let no_key = |why: &str| bad_argument(format!("key={key}: {why}"));
+                let host =
+                    key.parse::<HostPattern>().map_err(|error| no_key(&error.to_string()))?;
+                let domain = host.domain().unwrap_or(host.host());
+                if self.config.key == KeyKind::Domain && domain != host.host() {
+                    let why = "the keys of this group are domains; this host is part of ";
+                    return Err(no_key(&format!("{why}{domain}")));
+                }
+                Ok((host.host().into(), host.is_below()))
             }
         }
-    }
-
-    /// Returns the canonical form of a host that can be a key.
-    fn host_name(&self, host: &str, below: bool) -> Result<Key, ProtocolError> {
-        let no_host = |why: &str| bad_argument(format!("key={host}: {why}"));
-        let is_bracketed = host.starts_with('[') && host.ends_with(']');
-        let is_bare = !host.contains(['/', '\\', '?', '#', '@', '*'])
-            && (is_bracketed || !host.contains(':'));
-        if !is_bare {
-            return Err(no_host("expected a host without port, such as example.org"));
-        }
-        let url = format!("http://{host}/");
-        let url = CanonicalUrl::parse(&url).map_err(|error| no_host(&error.to_string()))?;
-        if below && url.address().is_some() {
-            return Err(no_host("there are no names below an address"));
-        }
-        let domain = url.domain();
-        if self.config.key == KeyKind::Domain && domain != url.host() {
-            let text = format!("the keys of this group are domains; this host is part of {domain}");
-            return Err(no_host(&text));
-        }
-        Ok(url.host().into())
     }
 
     fn answer_rule(&mut self, requester: Requester, rule: &KeyRule, now: Moment) -> Option<Answer> {

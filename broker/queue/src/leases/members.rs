@@ -7,6 +7,7 @@ use tidings_protocol::status::{MemberFields, MemberState};
 use tidings_protocol::{DAY_MS, MemberId};
 
 use super::LeaseEnd;
+use super::recent_count::RecentCount;
 use crate::entry::{Demand, EntryId};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
@@ -47,6 +48,8 @@ pub(crate) struct Member {
     done: u64,
     failed: u64,
     lost: u64,
+    /// Those that ended as done lately.
+    recent: RecentCount,
     /// A lease of it expired and it has sent nothing since. It may hang, and would lose further
     /// tasks, too.
     silent: bool,
@@ -98,6 +101,7 @@ impl Member {
             done: (self.done > 0).then_some(self.done),
             failed: (self.failed > 0).then_some(self.failed),
             lost: (self.lost > 0).then_some(self.lost),
+            rate: Some(self.recent.rate(now)).filter(|rate| rate.tenths > 0),
             joined_ms: self.conn.is_some().then(|| now.since(self.joined_at)),
             heard_ms: self.conn.is_some().then(|| now.since(self.heard_at)),
             name: label.name.map(Into::into),
@@ -184,7 +188,7 @@ impl Members {
             let new = conn.id;
             member.heard_at = now;
             if !member.is_present() {
-                member.joined_at = now;
+                (member.joined_at, member.recent) = (now, RecentCount::new(now));
             }
             member.previous.retain(|earlier| earlier.id != new);
             member.previous.extend(member.conn.replace(conn).filter(|before| before.id != new));
@@ -250,8 +254,11 @@ impl Members {
     }
 
     /// Counts the end of a lease, unless the member is gone.
-    pub(super) fn count_end(&mut self, id: MemberId, end: LeaseEnd) {
+    pub(super) fn count_end(&mut self, id: MemberId, end: LeaseEnd, now: Moment) {
         let Some(member) = self.by_id.get_mut(&id) else { return };
+        if end == LeaseEnd::Done {
+            member.recent.add(now);
+        }
         *match end {
             LeaseEnd::Done => &mut member.done,
             LeaseEnd::Failed => &mut member.failed,

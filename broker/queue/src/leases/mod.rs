@@ -6,6 +6,7 @@
 //! which member has room.
 
 mod members;
+mod recent_count;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -121,9 +122,9 @@ impl Leases {
     }
 
     /// Counts the end of the last lease, which was of this entry, for its member.
-    pub(crate) fn count_end(&mut self, entry: EntryId, end: LeaseEnd) {
+    pub(crate) fn count_end(&mut self, entry: EntryId, end: LeaseEnd, now: Moment) {
         if let Some(ended) = self.last_ended(entry) {
-            self.members.count_end(ended.member, end);
+            self.members.count_end(ended.member, end, now);
         }
     }
 

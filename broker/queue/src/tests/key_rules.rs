@@ -114,6 +114,7 @@ fn keys_of_rules_are_canonical_and_keys_of_the_group() {
         "a@b.org",
         "a b",
         "*.127.0.0.1",
+        "a..b",
         "[::1]:80",
         "a.org#x",
         "a%2fb",

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::routing::{MethodRouter, post};
 use serde_json::json;
 use tidings_protocol::status::Status;
-use tidings_protocol::{Command, JobAction, JobCommand, JobName, TRACEPARENT};
+use tidings_protocol::{CanonicalUrl, Command, JobAction, JobCommand, JobName, TRACEPARENT};
 
 use super::client::ConnectedClient;
 use super::error::{HttpResult, bad_request};
@@ -190,11 +190,15 @@ pub(super) async fn add(request: NamedRequest<JobName>, body: Body) -> JsonResul
     Ok(JsonResponse(json!({ "job": name.as_ref() as &str, "new": new, "known": known })))
 }
 
-/// Charges seeds to the rate of the client as events, or rejects them if it is over its rate. It
-/// checks again after the body, because bodies of other requests may have arrived in the meantime.
-/// So even with many requests at once a client exceeds its rate only by a few of them.
+/// Charges seeds to the rate of the client as events, or rejects them if it is over its rate, or if
+/// one of them is no URL of a page. It checks the rate again after the body, because bodies of other
+/// requests may have arrived in the meantime. So even with many requests at once a client exceeds
+/// its rate only by a few of them.
 fn charge_seeds(client: &ConnectedClient, urls: &[String]) -> HttpResult<()> {
     client.check_rate()?;
+    for url in urls {
+        CanonicalUrl::parse(url).map_err(|error| bad_request(format!("url={url}: {error}")))?;
+    }
     client.count_published(urls.len(), urls.iter().map(String::len).sum());
     Ok(())
 }
