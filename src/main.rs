@@ -97,9 +97,12 @@ fn run(parsed: Parsed) -> Result<(), Failure> {
     privileges::close_descriptors_on_exec();
     let started = start(&parsed)?;
     let runtime = runtime(cmd)?;
-    let result = runtime.block_on(dispatch(parsed.cmd, started));
+    let section = server_config::section_of(cmd);
+    let Parsed { cmd, file, typed_flags, .. } = parsed;
+    let result = runtime.block_on(dispatch(cmd, started));
     runtime.shutdown_timeout(BLOCKING_CALLS_MAX);
     result
+        .map_err(|failure| server_config::with_place(failure, section, file.as_ref(), &typed_flags))
 }
 
 /// Prepares a server process while it has only one thread.

@@ -7,13 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
-use parking_lot::Mutex;
 use tidings_client::TaskEnd;
 use tidings_egress::client::{OutgoingClient, OutgoingResponse};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{CanonicalUrl, KeyRest, RetryMode, TRACEPARENT, partial_debug, trace_id};
 
-use crate::rate_limited_log::RateLimitedLog;
 use crate::system::unix_time;
 
 /// Headers with id and time of a message, as the Standard Webhooks specification names them.
@@ -63,10 +61,22 @@ pub(crate) struct Message<'a> {
 pub(crate) struct Attempt {
     /// What it means for the task.
     pub(crate) end: TaskEnd,
+    /// The status of the answer, if there was one.
+    pub(crate) status: Option<StatusCode>,
     /// What it says about the receiver.
     pub(crate) receiver: Receiver,
     /// How long the receiver asks clients to wait.
     pub(crate) retry_after: Option<Duration>,
+}
+
+impl Attempt {
+    /// Why the message was not accepted.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        match &self.end {
+            TaskEnd::Nack(_, _, reason) => reason.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 /// The state of a receiver.
@@ -74,10 +84,12 @@ pub(crate) struct Attempt {
 pub(crate) enum Receiver {
     /// It answered to the message.
     Works,
-    /// The message failed, and others may fail as well: status 500 or 501, or an address that is
-    /// not allowed.
+    /// The message failed, and others may fail as well: status 500 or 501.
     Fails,
-    /// It did not answer, or not to this message in particular: status 429, or from 502 on.
+    /// Its address is not allowed.
+    IsForbidden,
+    /// It did not answer, or not to this message in particular: a redirect, status 429, or from 502
+    /// on.
     IsDown,
 }
 
@@ -85,14 +97,12 @@ pub(crate) enum Receiver {
 pub(crate) struct Delivery {
     outgoing: Arc<OutgoingClient>,
     signer: Option<Signer>,
-    forbidden_log: Mutex<RateLimitedLog>,
 }
 
 impl Delivery {
-    /// `forbidden` is the text of the log for addresses that are not allowed.
-    pub(crate) fn new(config: DeliveryConfig, forbidden: &'static str) -> Self {
+    pub(crate) fn new(config: DeliveryConfig) -> Self {
         let DeliveryConfig { outgoing, signer, .. } = config;
-        Self { outgoing, signer, forbidden_log: Mutex::new(RateLimitedLog::new(forbidden)) }
+        Self { outgoing, signer }
     }
 
     /// Sends a message once.
@@ -115,19 +125,15 @@ impl Delivery {
         let attempt = match self.outgoing.send(Method::POST, url, headers, body, 0).await {
             Ok(response) => attempt_of(&response, url),
             Err(Failure { reason, text }) => {
-                if reason == Reason::Address {
-                    let mut log = self.forbidden_log.lock();
-                    log.add(1, format_args!("of {subject}: {}: {text}", url.host()));
-                }
                 let receiver = match reason {
-                    Reason::Address => Receiver::Fails,
+                    Reason::Address => Receiver::IsForbidden,
                     _ => Receiver::IsDown,
                 };
                 let end = TaskEnd::failed(format!("{}: {text}", reason.as_str()));
-                Attempt { end, receiver, retry_after: None }
+                Attempt { end, status: None, receiver, retry_after: None }
             }
         };
-        if let TaskEnd::Nack(_, _, Some(reason)) = &attempt.end {
+        if let Some(reason) = attempt.failure() {
             tracing::info!(subject, id, host = url.host(), trace_id, reason);
         } else {
             tracing::debug!(subject, id, host = url.host(), trace_id, end = ?attempt.end);
@@ -139,8 +145,10 @@ impl Delivery {
 /// What a response means for the task.
 fn attempt_of(response: &OutgoingResponse, url: &CanonicalUrl<'_>) -> Attempt {
     let status = response.status;
+    let attempt =
+        |end, receiver, retry_after| Attempt { end, status: Some(status), receiver, retry_after };
     if status.is_success() {
-        return Attempt { end: TaskEnd::done(), receiver: Receiver::Works, retry_after: None };
+        return attempt(TaskEnd::done(), Receiver::Works, None);
     }
     let mut reason = format!("HTTP status {}", status.as_u16());
     if let Some(target) = response.redirect(url) {
@@ -158,10 +166,10 @@ fn attempt_of(response: &OutgoingResponse, url: &CanonicalUrl<'_>) -> Attempt {
     let rest = KeyRest { not_before_ms, ..KeyRest::default() };
     let receiver = match status.as_u16() {
         500 | 501 => Receiver::Fails,
-        429 | 502.. => Receiver::IsDown,
+        300..=399 | 429 | 502.. => Receiver::IsDown,
         _ => Receiver::Works,
     };
-    Attempt { end: TaskEnd::Nack(retry, rest, Some(reason)), receiver, retry_after }
+    attempt(TaskEnd::Nack(retry, rest, Some(reason)), receiver, retry_after)
 }
 
 /// The id of a message from names of Tidings: a dot separates the parts of the text that is signed,
@@ -220,7 +228,7 @@ mod tests {
             assert_eq!(end, TaskEnd::Nack(retry, rest, Some(reason.to_owned())), "{status}");
             let expected = match status {
                 500 | 501 => Receiver::Fails,
-                429 | 502 | 503 | 521 => Receiver::IsDown,
+                304 | 307 | 429 | 502 | 503 | 521 => Receiver::IsDown,
                 _ => Receiver::Works,
             };
             assert_eq!(receiver, expected, "{status}");

@@ -10,3 +10,4 @@ pub(crate) mod lists;
 pub(crate) mod manage;
 pub(crate) mod overview;
 pub(crate) mod publisher;
+pub(crate) mod received;

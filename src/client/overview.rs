@@ -6,6 +6,7 @@ use tidings_protocol::{Code, Command, GroupAction, GroupCommand, GroupName};
 
 use crate::client::broker_message;
 use crate::client::manage::{BrokerClient, key_values};
+use crate::client::received::Received;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::plural;
 
@@ -14,18 +15,19 @@ use crate::terminal::output::plural;
 pub(crate) struct Overview {
     /// The version of the broker.
     pub(crate) version: String,
-    /// Connections that are open, this one included.
-    pub(crate) connections: u64,
-    /// What is not well, a sentence for each problem, the worst first.
-    pub(crate) problems: Vec<String>,
-    pub(crate) topics: Vec<TopicStatus>,
+    /// Connections that are open, this one included; `None` if the broker does not count them.
+    pub(crate) connections: Option<u64>,
+    /// What is not well, a sentence for each problem, the worst first; `None` if the broker does not
+    /// report it.
+    pub(crate) problems: Option<Vec<String>>,
+    pub(crate) topics: Vec<Received<TopicStatus>>,
     pub(crate) groups: Vec<GroupOverview>,
 }
 
 /// A group.
 #[derive(Debug)]
 pub(crate) enum GroupOverview {
-    Sound(Box<GroupStatus>),
+    Sound(Box<Received<GroupStatus>>),
     /// Its log cannot be read.
     Damaged(DamagedGroupStatus),
     /// It answers nothing, for this reason.
@@ -46,26 +48,38 @@ impl Overview {
                 Some(("problem", problem)) => {
                     // The first word is the severity.
                     let sentence = problem.split_once(' ').map(|(_, sentence)| sentence);
-                    overview.problems.extend(sentence.map(str::to_owned));
+                    let problems = overview.problems.get_or_insert_default();
+                    problems.extend(sentence.map(str::to_owned));
                 }
-                Some(("topic", topic)) => overview.topics.push(TopicStatus::parse(topic)),
+                Some(("topic", topic)) => {
+                    overview.topics.push(Received::parse(topic, TopicStatus::parse));
+                }
                 Some(("group", name)) => {
                     let Ok(name) = name.parse() else { continue };
                     overview.groups.extend(GroupOverview::read(broker, &name).await?);
                 }
                 _ => {
-                    let counts = key_values(line).filter(|(key, _)| *key == "connections");
-                    let counts = counts.filter_map(|(_, value)| value.parse().ok());
-                    overview.connections = counts.last().unwrap_or(overview.connections);
+                    for (key, value) in key_values(line) {
+                        match key {
+                            "connections" => overview.connections = value.parse().ok(),
+                            "problems" => drop(overview.problems.get_or_insert_default()),
+                            _ => {}
+                        }
+                    }
                 }
             }
         }
         Ok(overview)
     }
 
+    /// Whether the broker reports that all is well.
+    pub(crate) fn is_well(&self) -> bool {
+        self.problems.as_ref().is_some_and(Vec::is_empty)
+    }
+
     /// The groups that are not in trouble.
     #[cfg(feature = "top")]
-    pub(crate) fn sound_groups(&self) -> impl Iterator<Item = &GroupStatus> {
+    pub(crate) fn sound_groups(&self) -> impl Iterator<Item = &Received<GroupStatus>> {
         self.groups.iter().filter_map(|group| match group {
             GroupOverview::Sound(status) => Some(&**status),
             _ => None,
@@ -80,7 +94,7 @@ impl GroupOverview {
         match broker.client.request(&Command::Group(show)).await {
             Ok(answer) => {
                 let damaged = DamagedGroupStatus::parse(&answer.ok);
-                let sound = || Self::Sound(GroupStatus::parse(&answer.ok).into());
+                let sound = || Self::Sound(Received::parse(&answer.ok, GroupStatus::parse).into());
                 Ok(Some(if damaged.damaged { Self::Damaged(damaged) } else { sound() }))
             }
             Err(ClientError::Refused(error)) => match error.code {

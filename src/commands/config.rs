@@ -60,12 +60,7 @@ pub(crate) fn run(
     problems.extend(environment_problems(definition, &names));
     if problems.is_empty() {
         let failure = check_combination(&names, path, check_server).err();
-        problems.extend(failure.and_then(|failure| match (&failure, &file) {
-            (Failure::BadValue { flag, index, text }, Some(file)) => {
-                file.value_problem(&names, flag, *index, text).or_else(|| failure.text())
-            }
-            _ => failure.text(),
-        }));
+        problems.extend(failure.and_then(|failure| failure.text()));
     }
     if !problems.is_empty() {
         for problem in &problems {

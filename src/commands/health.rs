@@ -81,7 +81,11 @@ pub(crate) async fn run(args: HealthArgs) -> Result<(), Failure> {
             None => check_broker(&args.broker).await,
         }
     };
-    let late = || Failure::failed(format!("no answer within {} s", CHECK_MAX.as_secs()));
+    let late = || {
+        let broker = args.broker.broker.as_str();
+        let address = args.http.as_ref().map_or(broker, |url| url.as_str());
+        Failure::failed(format!("{address}: no answer within {} s", CHECK_MAX.as_secs()))
+    };
     let checked = timeout(CHECK_MAX, check).await.unwrap_or_else(|_| Err(late()));
     let word = if checked.is_ok() { "healthy" } else { "unhealthy" };
     Console::new().line(word)?;

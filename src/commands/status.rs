@@ -6,13 +6,14 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidings_protocol::status::{GroupStatus, TopicStatus};
+use tidings_protocol::status::{GroupStatus, Rate, TopicStatus};
 use tokio::time::timeout;
 
 use crate::client::manage::{self, BrokerClient, OutputFlags};
 use crate::client::overview::{GroupOverview, Overview};
+use crate::client::received::Received;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_bytes, format_count, plural, terminal_safe};
+use crate::terminal::output::{Console, format_bytes, plural, terminal_safe};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -25,7 +26,9 @@ damaged, stands still, is paused with waiting work, or has no worker for it or t
 a disk that is nearly full; a certificate that expires within two weeks; a crawler of this process
 that cannot store pages; lost audit records; no answer.
 
-Exit codes: 0 all is well; 1 it is not, or the broker cannot be reached; 2 wrong usage.";
+A broker of an older version may not say whether all is well; what it does not know is shown as -.
+
+Exit codes: 0 all is well; 1 it is not, is unknown, or the broker cannot be reached; 2 wrong usage.";
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-status";
@@ -57,7 +60,7 @@ pub(crate) async fn run(output: OutputFlags) -> Result<(), Failure> {
         let lines = lines(&overview, address);
         lines.iter().try_for_each(|line| console.line(&terminal_safe(line)))?;
     }
-    if overview.problems.is_empty() { Ok(()) } else { Err(Failure::Unsuccessful) }
+    if overview.is_well() { Ok(()) } else { Err(Failure::Unsuccessful) }
 }
 
 async fn read(output: &OutputFlags) -> Result<Overview, Failure> {
@@ -75,17 +78,17 @@ async fn read(output: &OutputFlags) -> Result<Overview, Failure> {
 /// The figures as an object.
 pub(crate) fn object(overview: &Overview, address: &str) -> Value {
     let group = |group: &GroupOverview| match group {
-        GroupOverview::Sound(status) => manage::json(&**status),
+        GroupOverview::Sound(status) => status.json("group"),
         GroupOverview::Damaged(status) => manage::json(status),
         GroupOverview::Still { group, reason } => json!({ "group": group, "still": reason }),
     };
     json!({
-        "well": overview.problems.is_empty(),
+        "well": overview.problems.as_ref().map(Vec::is_empty),
         "problems": overview.problems,
         "broker": address,
         "version": overview.version,
         "connections": overview.connections,
-        "topics": overview.topics.iter().map(manage::json).collect::<Vec<_>>(),
+        "topics": overview.topics.iter().map(|topic| topic.json("topic")).collect::<Vec<_>>(),
         "groups": overview.groups.iter().map(group).collect::<Vec<_>>(),
     })
 }
@@ -93,18 +96,24 @@ pub(crate) fn object(overview: &Overview, address: &str) -> Value {
 /// The sentence, and the figures for people.
 pub(crate) fn lines(overview: &Overview, address: &str) -> Vec<String> {
     let Overview { version, connections, problems, topics, groups } = overview;
-    let mut lines = vec![sentence(problems)];
-    let connections = plural(*connections, "connection");
+    let unknown = || "Whether all is well is unknown: this older broker does not say.".to_owned();
+    let mut lines = vec![problems.as_deref().map_or_else(unknown, sentence)];
+    let connections = connections.map(|count| plural(count, "connection"));
+    let connections = connections.unwrap_or_else(|| "- connections".to_owned());
     lines.push(format!("broker {address}, version {version}, {connections}"));
-    let sum = |count: fn(&TopicStatus) -> u64| topics.iter().map(count).sum();
-    let tenths = sum(|topic| topic.rate.tenths);
+    let sum = |key: &str, count: fn(&TopicStatus) -> u64, show: fn(u64) -> String| {
+        let is_known = topics.iter().all(|topic| topic.has(key));
+        is_known.then(|| show(topics.iter().map(|topic| count(topic)).sum()))
+    };
+    let dash = || "-".to_owned();
     lines.push(format!(
-        "{} with {}, {} on disk, {}.{} new events a second",
+        "{} with {}, {} on disk, {} new events a second",
         plural(topics.len() as u64, "topic"),
-        plural(sum(|topic| topic.kept), "event"),
-        format_bytes(sum(|topic| topic.log_bytes)),
-        tenths / 10,
-        tenths % 10,
+        sum("kept", |topic| topic.kept, |kept| plural(kept, "event"))
+            .unwrap_or_else(|| "- events".to_owned()),
+        sum("log-bytes", |topic| topic.log_bytes, format_bytes).unwrap_or_else(dash),
+        sum("rate", |topic| topic.rate.tenths, |tenths| Rate { tenths }.to_string())
+            .unwrap_or_else(dash),
     ));
     let shown = groups.iter().take(GROUPS_MAX).map(|group| match group {
         GroupOverview::Sound(status) => group_line(status),
@@ -130,17 +139,21 @@ fn sentence(problems: &[String]) -> String {
     sentence
 }
 
-fn group_line(status: &GroupStatus) -> String {
+fn group_line(status: &Received<GroupStatus>) -> String {
     let GroupStatus { group, members, waiting, processing, completed, failed, dead_kept, .. } =
-        status;
+        &**status;
     let counts = [
-        (waiting, "waiting"),
-        (processing, "in work"),
-        (completed, "completed"),
-        (failed, "failed"),
+        ("waiting", waiting, "waiting"),
+        ("processing", processing, "in work"),
+        ("completed", completed, "completed"),
+        ("failed", failed, "failed"),
     ];
-    let counts = counts.map(|(count, what)| format!("{} {what}", format_count(*count)));
-    let (members, dead) = (plural(*members, "worker"), plural(*dead_kept, "dead letter"));
+    let counts = counts.map(|(key, count, what)| format!("{} {what}", status.count(key, *count)));
+    let noun = |key: &str, count: u64, noun: &str| {
+        if status.has(key) { plural(count, noun) } else { format!("- {noun}s") }
+    };
+    let members = noun("members", *members, "worker");
+    let dead = noun("dead-kept", *dead_kept, "dead letter");
     let paused = if status.paused { "paused, " } else { "" };
     format!("group {group}: {paused}{members}, {}, {dead}", counts.join(", "))
 }
@@ -151,13 +164,15 @@ mod tests {
 
     #[test]
     fn the_figures_fit_on_a_screen() {
-        let topic = TopicStatus::parse("log kept=1042 rate=0.5 log-bytes=2100000 state=ok");
-        let group = GroupStatus::parse("crawlers members=2 waiting=1499 processing=7 completed=12");
+        let topic = "log kept=1042 rate=0.5 log-bytes=2100000 state=ok";
+        let topic = Received::parse(topic, TopicStatus::parse);
+        let group = "crawlers members=2 waiting=1499 processing=7 completed=12 failed=0";
+        let group = Received::parse(group, GroupStatus::parse);
         let groups = (0..30).map(|_| GroupOverview::Sound(group.clone().into())).collect();
         let overview = Overview {
             version: "0.1.0".to_owned(),
-            connections: 3,
-            problems: Vec::new(),
+            connections: Some(3),
+            problems: Some(Vec::new()),
             topics: vec![topic.clone(), topic],
             groups,
         };
@@ -169,7 +184,7 @@ mod tests {
                 "broker 127.0.0.1:1, version 0.1.0, 3 connections",
                 "2 topics with 2,084 events, 4.2 MB on disk, 1.0 new events a second",
                 "group crawlers: 2 workers, 1,499 waiting, 7 in work, 12 completed, 0 failed, \
-                 0 dead letters",
+                 - dead letters",
             ]
         );
         assert_eq!((lines.len(), lines.last().unwrap().as_str()), (12, "and 22 more groups"));

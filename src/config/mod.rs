@@ -27,6 +27,7 @@ mod effective;
 mod secrets;
 mod value;
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
@@ -44,6 +45,9 @@ use crate::terminal::failure::Failure;
 
 /// The key of the file with the token for a broker.
 const TOKEN_KEY: &str = "token-file";
+
+/// The keys whose values are tables that become JSON.
+const TABLES: [&str; 2] = ["hook", "push"];
 
 /// A configuration file that was read.
 #[derive(Debug)]
@@ -192,8 +196,8 @@ impl ConfigFile {
         text: &str,
     ) -> Option<String> {
         let entry = self.find_entry(names, |key| key == flag)?;
-        let problem = format!("`{flag}`: {text}");
-        Some(self.problem_at(entry.values.get(index)?.at, &problem))
+        let at = entry.values.get(index)?.place_of(text);
+        Some(self.problem_at(at, &format!("`{flag}`: {text}")))
     }
 
     fn find_entry(&self, names: &[&str], is_key: impl Fn(&str) -> bool) -> Option<&ConfigEntry> {
@@ -322,11 +326,12 @@ fn check_entry(
         return judge(&[&texts.join(",")]).or_else(|text| refuse(at, text));
     }
     judge(&texts).or_else(|text| {
-        let wrong = |value: &&FlagValue| judge(&[&value.text]).is_err();
-        match values.iter().find(wrong) {
-            Some(value) => refuse(value.at, without_table(&text, &value.text).to_owned()),
-            None => refuse(at, text),
-        }
+        let wrong = |value: &FlagValue| {
+            let text = judge(&[&value.text]).err()?;
+            Some((value.place_of(&text), text))
+        };
+        let (at, text) = values.iter().find_map(wrong).unwrap_or((at, text));
+        refuse(at, text)
     })
 }
 
@@ -346,6 +351,10 @@ fn check_values(
         // later.
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Ok(()),
         Err(error) => {
+            // The operator has not written the JSON that the parser's own message shows.
+            if let Some(reason) = error.source().filter(|_| TABLES.contains(&key)) {
+                return Err(reason.to_string());
+            }
             let mut text = one_line_message(&error);
             for value in values {
                 text = text.replace(value, &secrets::hide(key, value));
@@ -353,12 +362,6 @@ fn check_values(
             Err(text)
         }
     }
-}
-
-/// An error about a table without the table itself, which the user wrote in another form.
-fn without_table<'t>(text: &'t str, value: &str) -> &'t str {
-    let behind = text.split_once(value).filter(|_| value.starts_with('{'));
-    behind.and_then(|(_, rest)| rest.split_once(">': ")).map_or(text, |(_, reason)| reason)
 }
 
 /// Sets the default of the flag in the subcommand of `sections` and in all below it.
@@ -535,9 +538,11 @@ mod tests {
         });
         assert_eq!(serde_json::from_str::<Value>(raw).unwrap(), expected);
         let text = problem(&format!("{hook}[[hook]]\nname = 'b'\nsecret = 'hush'"));
-        assert_eq!(text.split(", expected").next().unwrap(), "8:1: `hook`: unknown field `secret`");
+        assert!(text.starts_with("10:1: `hook`: unknown field `secret`, expected "), "{text}");
         let text = problem(&format!("{hook}{}", hook.replace("'github'", "'gitbul'")));
-        assert!(text.starts_with("8:1: `hook`: the hook \"a\": `signature`: "), "{text}");
+        assert!(text.starts_with("11:1: `hook`: the hook \"a\": `signature`: "), "{text}");
+        let text = problem("push = ['x']");
+        assert!(text.starts_with("1:9: `push`: expected a table: [[push]] "), "{text}");
     }
 
     #[test]

@@ -11,6 +11,17 @@ use super::ConfigProblem;
 pub(super) struct FlagValue {
     pub(super) text: String,
     pub(super) at: usize,
+    /// The keys of a table, with their positions.
+    keys: Vec<(String, usize)>,
+}
+
+impl FlagValue {
+    /// The position of a problem: that of the first key in backticks which the table has.
+    pub(super) fn place_of(&self, problem: &str) -> usize {
+        let mut named = problem.split('`').skip(1).step_by(2);
+        let place = |name: &str| self.keys.iter().find(|(key, _)| key == name).map(|(_, at)| *at);
+        named.find_map(place).unwrap_or(self.at)
+    }
 }
 
 /// The values after `--key=`: of an array, one for each item.
@@ -24,7 +35,13 @@ pub(super) fn flag_values(
             DeValue::Table(_) => json(value)?.to_string(),
             _ => flag_value(value)?,
         };
-        Ok(FlagValue { text, at: value.span().start })
+        let keys = match value.get_ref() {
+            DeValue::Table(table) => {
+                table.keys().map(|key| (key.get_ref().to_string(), key.span().start)).collect()
+            }
+            _ => Vec::new(),
+        };
+        Ok(FlagValue { text, at: value.span().start, keys })
     };
     match value.get_ref() {
         DeValue::Array(items) => items.iter().map(typed).collect(),

@@ -39,7 +39,14 @@ impl FromStr for Listen {
             return Ok(Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)));
         }
         let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
-        found.map(Self).ok_or_else(|| format!("write HOST:PORT, such as 127.0.0.1:{PORT}"))
+        found.map(Self).ok_or_else(|| match text.rsplit_once(':') {
+            Some((host, port)) if port.parse::<u16>().is_ok() && is_host_name(host) => {
+                format!(
+                    "{host} has no address; write one of this machine, such as 127.0.0.1:{PORT}"
+                )
+            }
+            _ => expected_address(text),
+        })
     }
 }
 
@@ -101,14 +108,25 @@ impl FromStr for BrokerAddress {
         }
         let (host, port) =
             text.rsplit_once(':').map_or((text, Ok(PORT)), |(host, port)| (host, port.parse()));
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         match port {
-            Ok(port) if !host.is_empty() && host.chars().all(is_plain) => {
-                Ok(Self::plain(format!("{host}:{port}")))
-            }
-            _ => Err(format!("write HOST:PORT, such as 127.0.0.1:{PORT}")),
+            Ok(port) if is_host_name(host) => Ok(Self::plain(format!("{host}:{port}"))),
+            _ => Err(expected_address(text)),
         }
     }
+}
+
+fn is_host_name(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    !text.is_empty() && text.chars().all(is_plain)
+}
+
+/// The error for a text that is no address.
+fn expected_address(text: &str) -> String {
+    let port = text.rsplit(':').next().unwrap_or_default();
+    if port.parse::<u64>().is_ok_and(|port| port > u16::MAX.into()) {
+        return format!("the port {port} is larger than {}", u16::MAX);
+    }
+    format!("write HOST:PORT, such as 127.0.0.1:{PORT}")
 }
 
 impl From<SocketAddr> for BrokerAddress {
@@ -162,8 +180,16 @@ mod tests {
         assert_eq!(shown("[::1]:7").unwrap(), "[::1]:7");
         assert_eq!(shown("7").unwrap(), "127.0.0.1:7");
         assert_eq!(shown(":7").unwrap(), "127.0.0.1:7");
-        for wrong in ["", "127.0.0.1", "127.0.0.1:70000", "::1", "a b:1"] {
-            assert!(shown(wrong).is_err(), "{wrong}");
+        for (wrong, reason) in [
+            ("", "write HOST:PORT"),
+            ("127.0.0.1", "write HOST:PORT"),
+            ("127.0.0.1:70000", "the port 70000 is larger than 65535"),
+            ("::1", "write HOST:PORT"),
+            ("a b:1", "write HOST:PORT"),
+            ("nowhere.invalid:1", "nowhere.invalid has no address"),
+        ] {
+            let error = shown(wrong).unwrap_err();
+            assert!(error.starts_with(reason), "{wrong}: {error}");
         }
     }
 

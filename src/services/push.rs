@@ -6,12 +6,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Deserialize;
-use tidings_broker::hooks::{SECRET_BYTES_MIN, without_location};
+use serde_json::{Map, Value};
+use tidings_broker::hooks::SECRET_BYTES_MIN;
 use tidings_connectors::delivery::Signer;
 use tidings_connectors::push::{Format, Push, Template};
 use tidings_protocol::{
-    AttributeFilter, CanonicalUrl, DEAD_LETTER_TOPIC, GroupName, TopicName, is_name,
+    AttributeFilter, CanonicalUrl, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, GroupName, PAGE_READY_TOPIC,
+    ProtocolError, TopicName, is_name,
 };
 
 use crate::flags::{parse_duration, parse_moderate_duration};
@@ -35,22 +36,34 @@ struct PushTable {
     secret_file: Option<PathBuf>,
 }
 
-/// The keys of a `[[push]]`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", expecting = "a table of a push")]
+/// The values of a `[[push]]`.
+#[derive(Debug)]
 struct PushSection {
     name: String,
     topic: String,
     url: String,
     format: String,
-    #[serde(default, rename = "where")]
     conditions: Vec<String>,
     template: Option<String>,
     content_type: Option<String>,
-    secret_file: Option<PathBuf>,
+    secret_file: Option<String>,
     batch: Option<String>,
     retry_for: Option<String>,
 }
+
+/// The keys of a `[[push]]`, in the order of the manual.
+const KEYS: [&str; 10] = [
+    "name",
+    "topic",
+    "where",
+    "url",
+    "format",
+    "template",
+    "content-type",
+    "secret-file",
+    "batch",
+    "retry-for",
+];
 
 /// For how long an event is sent again while the receiver is down.
 const RETRY_FOR_DEFAULT: Duration = Duration::from_hours(72);
@@ -60,12 +73,19 @@ impl FromStr for PushTable {
     type Err = String;
 
     fn from_str(json: &str) -> Result<Self, String> {
-        let section: PushSection =
-            serde_json::from_str(json).map_err(|error| without_location(&error))?;
-        let name = section.name.clone();
-        Self::from_section(section).map_err(|error| of_push(&name, &error))
+        let table: Map<String, Value> = serde_json::from_str(json)
+            .map_err(|_| "expected a table: [[push]] in a line, and its keys below")?;
+        let push = PushSection::read(&table).and_then(Self::from_section);
+        push.map_err(|error| match table.get("name").and_then(Value::as_str) {
+            Some(name) => of_push(name, &error),
+            None => error,
+        })
     }
 }
+
+/// The error for a push in a signed format without a secret.
+const UNSIGNED: &str = "`format` standard-webhooks is signed, and there is no secret; write the \
+    output of `openssl rand -base64 32` into a file, and name it as secret-file = \"..\"";
 
 fn of_push(name: &str, error: &str) -> String {
     format!("the push {name:?}: {error}")
@@ -78,17 +98,22 @@ impl PushTable {
             "`name` must be 1 to 59 letters, digits, '.', '_' or '-', as it is part of the name \
              of a group",
         )?;
-        let topic: TopicName =
-            section.topic.parse().map_err(|error| format!("`topic`: {error}"))?;
+        let topic: TopicName = section
+            .topic
+            .parse()
+            .map_err(|error: ProtocolError| format!("`topic`: {}", error.text))?;
         if topic.as_str() == DEAD_LETTER_TOPIC {
             let text = "`topic` cannot be dead-letter: an event that is not accepted is one itself";
             return Err(text.to_owned());
         }
         let format = section.format()?;
-        let url = CanonicalUrl::parse(&section.url).map_err(|error| format!("`url`: {error}"))?;
+        let hint = if section.url.contains("://") { "" } else { "; write https:// before it" };
+        let url = CanonicalUrl::parse(&section.url);
+        let url = url.map_err(|error| format!("`url`: {error}{hint}"))?;
         url.check_callable().map_err(|error| format!("`url`: {error}"))?;
         let conditions = section.conditions.iter().map(String::as_str);
-        let filter = AttributeFilter::parse(conditions).map_err(|error| error.text)?;
+        let filter = AttributeFilter::parse(conditions);
+        let filter = filter.map_err(|error| format!("`where`: {}", error.text))?;
         let batch = section.batch.as_deref().map(parse_moderate_duration).transpose();
         let batch = batch.map_err(|error| format!("`batch`: {error}"))?;
         if batch.is_some() && !format.allows_batches() {
@@ -99,11 +124,48 @@ impl PushTable {
         let retry_for = retry_for.unwrap_or(RETRY_FOR_DEFAULT);
         let url = url.into_owned();
         let push = Push { group, topic, filter, url, format, batch, retry_for };
-        Ok(Self { name: section.name, push, secret_file: section.secret_file })
+        let secret_file = section.secret_file.map(PathBuf::from);
+        if secret_file.is_none() && push.format == Format::StandardWebhooks {
+            return Err(UNSIGNED.to_owned());
+        }
+        Ok(Self { name: section.name, push, secret_file })
     }
 }
 
 impl PushSection {
+    fn read(table: &Map<String, Value>) -> Result<Self, String> {
+        if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            return Err(format!("`{key}` is unknown; the keys are {}", KEYS.join(", ")));
+        }
+        let text = |key: &str| match table.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(other) => Err(format!("`{key}` is {other}: expected a text in quotes")),
+        };
+        let required = |key: &str| {
+            text(key)?.ok_or_else(|| format!("the key {key} is missing; write {key} = \"..\""))
+        };
+        let conditions = match table.get("where") {
+            None => Some(Vec::new()),
+            Some(list) => list
+                .as_array()
+                .and_then(|list| list.iter().map(|one| one.as_str().map(str::to_owned)).collect()),
+        };
+        Ok(Self {
+            name: required("name")?,
+            topic: required("topic")?,
+            url: required("url")?,
+            format: required("format")?,
+            conditions: conditions
+                .ok_or("`where` must be a list of texts, as in where = [\"changed=yes\"]")?,
+            template: text("template")?,
+            content_type: text("content-type")?,
+            secret_file: text("secret-file")?,
+            batch: text("batch")?,
+            retry_for: text("retry-for")?,
+        })
+    }
+
     fn format(&self) -> Result<Format, String> {
         let Self { format, content_type, .. } = self;
         let template = self.template.as_deref().map(str::parse::<Template>).transpose();
@@ -133,39 +195,66 @@ impl PushFlags {
         self.push.iter().filter_map(|table| table.secret_file.as_deref())
     }
 
-    /// All pushes with their secrets, which are read now. `is_published` says whether a request to
-    /// a URL publishes on a topic of this broker: such a push would never end.
+    /// All pushes with their secrets, which are read now. `published_topic` is the topic of this
+    /// broker on which a request to a URL publishes.
     pub(crate) fn pushes(
         &self,
         public: Option<&PublicUrl>,
-        is_published: impl Fn(&CanonicalUrl<'_>, &TopicName) -> bool,
+        published_topic: impl Fn(&CanonicalUrl<'_>) -> Option<TopicName>,
     ) -> Result<Vec<(Push, Option<Signer>)>, Failure> {
+        let published: Vec<_> =
+            self.push.iter().map(|table| published_topic(&table.push.url)).collect();
+        let ways = self.push.iter().zip(&published);
+        let ways =
+            ways.filter_map(|(table, to)| Some((table.push.topic.as_str(), to.as_ref()?.as_str())));
+        // URLs on the default topic are crawled, and their outcomes published.
+        let ways: Vec<_> = ways.chain([(DEFAULT_TOPIC, PAGE_READY_TOPIC)]).collect();
         let mut names = BTreeSet::new();
         let mut pushes = Vec::new();
         for (index, table) in self.push.iter().enumerate() {
             let PushTable { name, push, secret_file } = table;
             let wrong = |text| Failure::BadValue { flag: "push", index, text };
             if !names.insert(name) {
-                return Err(wrong(format!("two pushes have the name {name:?}")));
+                return Err(wrong(format!("`name`: two pushes have the name {name:?}")));
             }
             let wrong = |error: String| wrong(of_push(name, &error));
-            let Push { url, topic, .. } = push;
-            if is_published(url, topic) {
-                let text = format!("`url` publishes on {topic}, which would be pushed again");
-                return Err(wrong(text));
+            let topic = &push.topic;
+            if let Some(published) = &published[index]
+                && is_reachable(topic.as_str(), published.as_str(), &ways)
+            {
+                let text = if published == topic {
+                    format!("`url` publishes on {topic}, which would be pushed again")
+                } else {
+                    format!("`url` publishes on {published}, which leads to {topic} again")
+                };
+                return Err(wrong(format!("{text}, for ever; use another topic")));
             }
             let mut push = push.clone();
             if let Format::CloudEvents { source } = &mut push.format {
                 *source = public.map(ToString::to_string).ok_or_else(|| {
-                    let text = "the format cloudevents needs --public-url, which becomes `source`";
+                    let text = "`format` cloudevents needs --public-url, which becomes the source";
                     wrong(text.to_owned())
                 })?;
             }
-            let signer = secret_file.as_deref().map(read_signer).transpose().map_err(wrong)?;
+            let signer = secret_file.as_deref().map(read_signer).transpose();
+            let signer = signer.map_err(|error| wrong(format!("`secret-file`: {error}")))?;
             pushes.push((push, signer));
         }
         Ok(pushes)
     }
+}
+
+/// Whether events of a topic become events of another one, by ways from topic to topic.
+fn is_reachable(topic: &str, from: &str, ways: &[(&str, &str)]) -> bool {
+    let mut reached = vec![from];
+    let mut next = 0;
+    while let Some(&at) = reached.get(next) {
+        let onward = ways.iter().filter(|(from, _)| *from == at).map(|(_, to)| *to);
+        let new: Vec<_> = onward.filter(|to| !reached.contains(to)).collect();
+        reached.extend(new);
+        next += 1;
+    }
+    reached.contains(&topic)
 }
 
 fn read_signer(file: &Path) -> Result<Signer, String> {
@@ -189,7 +278,7 @@ mod tests {
     fn table_with(keys: &Value) -> Result<PushTable, String> {
         let mut table = json!({
             "name": "pages", "topic": "page-ready", "url": "https://a.example/in",
-            "format": "standard-webhooks",
+            "format": "cloudevents",
         });
         for (key, value) in keys.as_object().unwrap() {
             table[key] = value.clone();
@@ -223,12 +312,17 @@ mod tests {
             (json!({ "name": "a/b" }), "the push \"a/b\": `name` must be 1 to 59 "),
             (json!({ "name": long }), ": `name` must be 1 to 59 "),
             (json!({ "name": "" }), ": `name` must be 1 to 59 "),
-            (json!({ "topic": "a b" }), ": `topic`: "),
+            (json!({ "topic": "a b" }), ": `topic`: \"a b\" cannot be the name of a topic"),
+            (json!({ "name": 7 }), "`name` is 7: expected a text"),
+            (json!({ "url": "a.example/x" }), "; write https:// before it"),
             (json!({ "topic": "dead-letter" }), ": `topic` cannot be dead-letter"),
             (json!({ "url": "ftp://a.example/" }), ": `url`: "),
             (json!({ "url": "https://x.xn--pokxncvks/" }), ": `url`: "),
-            (json!({ "where": ["changed"] }), ": where=\"changed\" should be "),
-            (json!({ "where": vec!["a=b"; 9] }), ": where= may be given at most 8 times"),
+            (json!({ "where": ["changed"] }), ": `where`: where=\"changed\" should be "),
+            (json!({ "where": vec!["a=b"; 9] }), ": `where`: where= may be given at most 8 times"),
+            (json!({ "where": "a=b" }), ": `where` must be a list of texts"),
+            (json!({ "where": [1] }), ": `where` must be a list of texts"),
+            (json!({ "format": "standard-webhooks" }), ": `format` standard-webhooks is signed"),
             (json!({ "template": "{target}" }), ": `template` is only for "),
             (json!({ "content-type": "text/html" }), ": `content-type` is only for "),
             (json!({ "format": "slack", "template": "{x}" }), ": `template`: {x} is unknown; "),
@@ -247,8 +341,9 @@ mod tests {
                 }),
                 ": `batch` is not for ",
             ),
-            (json!({ "secret": "hush" }), "unknown field `secret`, expected "),
-            (json!({ "url": null }), "invalid type: null, expected a string"),
+            (json!({ "secret": "hush" }), ": `secret` is unknown; the keys are name, topic, "),
+            (json!({ "url": null }), ": `url` is null: expected a text in quotes"),
+            (json!({ "batch": 10 }), ": `batch` is 10: expected a text in quotes"),
         ] {
             let error = table_with(&keys).unwrap_err();
             assert!(error.contains(reason), "{keys}: {error}");

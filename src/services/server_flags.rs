@@ -175,9 +175,9 @@ impl HttpFlags {
         Some(usual)
     }
 
-    /// Whether a request to this URL publishes on the topic, as far as the flags say it: a webhook,
-    /// or the topic itself.
-    fn publishes(&self, url: &CanonicalUrl<'_>, topic: &TopicName, lines: Listen) -> bool {
+    /// The topic on which a request to this URL publishes, as far as the flags say it: that of a
+    /// webhook, or the topic itself.
+    fn published_topic(&self, url: &CanonicalUrl<'_>, lines: Listen) -> Option<TopicName> {
         let is_listener = |address: SocketAddr| {
             let ip = url.address();
             let is_same = ip == Some(address.ip()) || address.ip().is_unspecified();
@@ -187,12 +187,11 @@ impl HttpFlags {
             || self.listen_address(lines).is_some_and(is_listener);
         let mut path = url.path().rsplit('/');
         let (name, folder) = (path.next().unwrap_or_default(), path.next());
-        is_own
-            && match folder {
-                Some("hooks") => self.hooks.topic_of(name) == Some(topic),
-                Some("topics") => name == topic.as_str(),
-                _ => false,
-            }
+        match folder.filter(|_| is_own)? {
+            "hooks" => self.hooks.topic_of(name).cloned(),
+            "topics" => name.parse().ok(),
+            _ => None,
+        }
     }
 
     /// The configuration of the listener, with further receivers of requests.
@@ -304,9 +303,8 @@ impl ServerFlags {
     /// The pushes, with their secrets, which are read now.
     pub(crate) fn pushes(&self) -> Result<Vec<(Push, Option<Signer>)>, Failure> {
         let http = &self.http;
-        let is_published =
-            |url: &CanonicalUrl<'_>, topic: &TopicName| http.publishes(url, topic, self.listen);
-        self.push.pushes(http.public_url.as_ref(), is_published)
+        let published_topic = |url: &CanonicalUrl<'_>| http.published_topic(url, self.listen);
+        self.push.pushes(http.public_url.as_ref(), published_topic)
     }
 
     /// The configuration of a broker with these flags and this data directory. Reads the secrets of

@@ -413,10 +413,12 @@ impl Connection {
         let topics = shared.topics.list();
         self.push_answer(|lines| {
             let counts = shared.snapshot();
-            let words: Vec<_> =
-                counts.counts().map(|(key, value)| format!("{key}={value}")).collect();
+            let problems = shared.problems(&counts);
+            // So that a client knows whether this broker reports them.
+            let all = counts.counts().chain([("problems", problems.len() as u64)]);
+            let words: Vec<_> = all.map(|(key, value)| format!("{key}={value}")).collect();
             encode_more(&words.join(" "), lines);
-            for problem in shared.problems(&counts) {
+            for problem in problems {
                 encode_more(&format!("problem {problem}"), lines);
             }
             for topic in &topics {

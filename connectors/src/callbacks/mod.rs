@@ -11,6 +11,7 @@ mod host_limits;
 use std::convert::Infallible;
 
 use hyper::header::HeaderValue;
+use parking_lot::Mutex;
 use tidings_client::{
     ClientError, ClientOptions, Connector, GroupSetup, TaskEnd, TaskHandler, Worker, WorkerTask,
 };
@@ -19,7 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::callback::{Callback, CallbackError};
 use self::host_limits::HostLimits;
-use crate::delivery::{Delivery, DeliveryConfig, GROUP_SETTINGS, Message};
+use crate::delivery::{Delivery, DeliveryConfig, GROUP_SETTINGS, Message, Receiver};
+use crate::rate_limited_log::RateLimitedLog;
 
 /// The label that the broker shows for this client.
 const NAME: &str = "tidings-callbacks";
@@ -40,9 +42,11 @@ pub async fn run(config: DeliveryConfig, stop: CancellationToken) {
     };
     let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
     let connector = Connector::new(&config.broker, options).persistent().with_group(setup);
-    let forbidden = "callbacks to addresses that are not allowed";
     let handler = CallbackHandler {
-        delivery: Delivery::new(config, forbidden),
+        delivery: Delivery::new(config),
+        forbidden_log: Mutex::new(RateLimitedLog::new(
+            "callbacks to addresses that are not allowed",
+        )),
         stop: stop.clone(),
         host_limits: HostLimits::default(),
     };
@@ -53,6 +57,7 @@ pub async fn run(config: DeliveryConfig, stop: CancellationToken) {
 
 struct CallbackHandler {
     delivery: Delivery,
+    forbidden_log: Mutex<RateLimitedLog>,
     stop: CancellationToken,
     host_limits: HostLimits,
 }
@@ -67,7 +72,12 @@ impl CallbackHandler {
             body,
             traceparent: traceparent.as_deref(),
         };
-        self.delivery.send(message).await.end
+        let attempt = self.delivery.send(message).await;
+        if let (Receiver::IsForbidden, Some(reason)) = (attempt.receiver, attempt.failure()) {
+            let host = url.host();
+            self.forbidden_log.lock().add(1, format_args!("of job {job} at {host}: {reason}"));
+        }
+        attempt.end
     }
 }
 

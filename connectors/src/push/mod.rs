@@ -4,8 +4,8 @@
 //! acknowledged at once, the others when the receiver has accepted them. So an event waits, is
 //! retried and ends as a dead letter like any other entry, and no push waits for another one.
 //!
-//! While a receiver does not answer or has no capacity, the events of its push wait, and are not
-//! tried one after the other. Such an attempt does not count, because it says nothing about the
+//! While a receiver does not answer, redirects or has no capacity, the events of its push wait, and
+//! are not tried one after the other. Such an attempt does not count, because it says nothing about the
 //! event. So a receiver that is down for a night makes no dead letters. An event that has waited for
 //! such an attempt again and again, for [`Push::retry_for`] together, is one.
 
@@ -13,13 +13,13 @@
 
 mod format;
 mod pause;
+mod receiver_log;
 mod template;
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tidings_client::{
     ClientError, ClientOptions, Connector, GroupSetup, TaskEnd, TaskHandler, Worker, WorkerTask,
 };
@@ -33,11 +33,11 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::format::{Format, FormatError};
 use self::pause::{Pause, pause_after, waited_until};
+use self::receiver_log::ReceiverLog;
 pub use self::template::Template;
 use crate::delivery::{
     Attempt, Delivery, DeliveryConfig, GROUP_SETTINGS, Message, Receiver, id_without_dots,
 };
-use crate::rate_limited_log::RateLimitedLog;
 
 /// The events of a batch.
 const BATCH_EVENTS_MAX: usize = 100;
@@ -86,11 +86,9 @@ pub async fn run(push: Push, config: DeliveryConfig, stop: CancellationToken) {
     let connector = Connector::new(&config.broker, options).persistent().with_group(setup);
     let (events, collected) = mpsc::channel(2 * BATCH_EVENTS_MAX);
     let sender = Sender {
-        delivery: Delivery::new(config, "pushes to addresses that are not allowed"),
+        delivery: Delivery::new(config),
         pause: Pause::default(),
-        down_log: Mutex::new(RateLimitedLog::new(
-            "requests that the receiver of a push did not take",
-        )),
+        log: ReceiverLog::default(),
         push,
         stop: stop.clone(),
     };
@@ -139,7 +137,7 @@ struct Sender {
     push: Push,
     delivery: Delivery,
     pause: Pause,
-    down_log: Mutex<RateLimitedLog>,
+    log: ReceiverLog,
     stop: CancellationToken,
 }
 
@@ -162,11 +160,11 @@ impl Sender {
             attempt = send => attempt,
         };
         self.pause.add(&attempt);
+        if let Some(line) = self.log.line_after(&attempt) {
+            tracing::warn!(%group, "{line}");
+        }
         match attempt {
             Attempt { end: TaskEnd::Nack(_, _, reason), receiver: Receiver::IsDown, .. } => {
-                if let Some(reason) = &reason {
-                    self.down_log.lock().add(1, format_args!("{group}: {reason}"));
-                }
                 Err(reason)
             }
             Attempt { end, .. } => Ok(end),

@@ -76,7 +76,7 @@ mod tests {
     fn attempt(is_receiver_down: bool, retry_after_s: Option<u64>) -> Attempt {
         let receiver = if is_receiver_down { Receiver::IsDown } else { Receiver::Works };
         let retry_after = retry_after_s.map(Duration::from_secs);
-        Attempt { end: TaskEnd::done(), receiver, retry_after }
+        Attempt { end: TaskEnd::done(), status: None, receiver, retry_after }
     }
 
     async fn waited_ms(pause: &Pause) -> u128 {

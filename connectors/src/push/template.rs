@@ -7,10 +7,14 @@ use super::Event;
 /// The longest template, in bytes.
 const TEMPLATE_BYTES_MAX: usize = 4 << 10;
 
+/// The part of a template that an error shows.
+const SHOWN_CHARS_MAX: usize = 20;
+
 /// A template, such as `{target} has changed: {attr.status}`.
 ///
-/// A name in braces stands for a part of an event. A brace that is not part of `{name}` stands for
-/// itself, so a template can be JSON.
+/// A name in braces stands for a part of an event. Braces around anything with a quote, a colon or
+/// other braces, and empty ones, stand for themselves, so a template can be JSON. All braces are in
+/// pairs, because a single one is usually half of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template(Vec<Piece>);
 
@@ -51,15 +55,14 @@ impl FromStr for Template {
         if text.is_empty() || text.len() > TEMPLATE_BYTES_MAX {
             return Err(format!("expected 1 to {TEMPLATE_BYTES_MAX} bytes"));
         }
+        check_pairs(text)?;
         let (mut pieces, mut literal, mut rest) = (Vec::new(), String::new(), text);
         while let Some(at) = rest.find('{') {
             let (before, behind) = rest.split_at(at);
             literal.push_str(before);
-            let name = behind[1..].split_once('}').map(|(name, _)| name).filter(|name| {
-                let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-                !name.is_empty() && name.chars().all(is_name)
-            });
-            let Some(name) = name else {
+            let inside = behind[1..].split_once('}').map(|(inside, _)| inside);
+            let is_name = |inside: &&str| !inside.is_empty() && !inside.contains(['{', '"', ':']);
+            let Some(name) = inside.filter(is_name) else {
                 literal.push('{');
                 rest = &behind[1..];
                 continue;
@@ -78,13 +81,38 @@ impl FromStr for Template {
     }
 }
 
+/// Rejects a brace without its counterpart.
+fn check_pairs(text: &str) -> Result<(), String> {
+    let mut open = Vec::new();
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => open.push(at),
+            '}' if open.pop().is_none() => return Err(unpaired(text, at, '{')),
+            _ => (),
+        }
+    }
+    open.pop().map_or(Ok(()), |at| Err(unpaired(text, at, '}')))
+}
+
+/// The error for the brace at this byte.
+fn unpaired(text: &str, at: usize, counterpart: char) -> String {
+    let shown: String = text[at..].chars().take(SHOWN_CHARS_MAX).collect();
+    let character = text[..at].chars().count() + 1;
+    format!(
+        "the brace of {shown:?}, character {character}, has no {counterpart:?}; a name is written \
+         as in {{target}}, and in a JSON string a single brace as \\u007b or \\u007d"
+    )
+}
+
 impl Piece {
     fn parse(name: &str) -> Result<Self, String> {
         Ok(match (name, name.strip_prefix("attr.")) {
             ("target", _) => Self::Target,
             ("payload", _) => Self::Payload,
             ("id", _) => Self::Id,
-            (_, Some(attribute)) if !attribute.is_empty() => Self::Attribute(attribute.to_owned()),
+            (_, Some(attribute)) if is_attribute(attribute) => {
+                Self::Attribute(attribute.to_owned())
+            }
             _ => {
                 return Err(format!(
                     "{{{name}}} is unknown; the names are {{target}}, {{payload}}, {{id}} and \
@@ -93,6 +121,10 @@ impl Piece {
             }
         })
     }
+}
+
+fn is_attribute(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
 impl Default for Template {
@@ -219,10 +251,25 @@ mod tests {
 
     #[test]
     fn braces_without_a_name_stand_for_themselves() {
-        for template in ["{", "}", "{}", "{ target }", "{\"a\": 1}", "a{b", "{tar get}", "{ä}"] {
+        for template in ["{}", "{\"a\": 1}", "{\"a\": {\"b\": {}}}", "p {color: red}"] {
             assert_eq!(render(template, "x", Escape::Nothing), template);
         }
         assert_eq!(render("{{target}}", "/x", Escape::Nothing), "{/x}");
+    }
+
+    #[test]
+    fn a_brace_without_its_counterpart_is_an_error_with_its_place() {
+        for (template, shown) in [
+            ("{target has changed", "\"{target has changed\", character 1, has no '}'; "),
+            ("ä {target} {payload", "\"{payload\", character 12, has no '}'; "),
+            ("target} {id}", "\"} {id}\", character 7, has no '{'; "),
+            ("{", "\"{\", character 1, has no '}'; "),
+            ("{\"a\": \"{payload}\"", "\"{\\\"a\\\": "),
+            ("{\"a\": \"{target\"}", "\"{\\\"a\\\": "),
+        ] {
+            let error = template.parse::<Template>().unwrap_err();
+            assert!(error.starts_with(&format!("the brace of {shown}")), "{template}: {error}");
+        }
     }
 
     #[test]
@@ -233,6 +280,9 @@ mod tests {
             ("{Target}", "{Target}"),
             ("{attr}", "{attr}"),
             ("{seq.x}", "{seq.x}"),
+            ("{ target }", "{ target }"),
+            ("{tar get}", "{tar get}"),
+            ("{attr.ä}", "{attr.ä}"),
         ] {
             let error = template.parse::<Template>().unwrap_err();
             assert!(error.starts_with(&format!("{name} is unknown; ")), "{error}");

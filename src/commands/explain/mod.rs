@@ -118,7 +118,7 @@ async fn sentences(args: &ExplainArgs, broker: &BrokerClient<'_>, lines: &[&str]
 }
 
 /// What a key of `GROUP keys` waits for, as a sentence. None for a rule, which that list does not
-/// name.
+/// name, and for a reason that the broker does not send or this version does not know.
 #[cfg(feature = "top")]
 pub(crate) fn key_sentence(group: &GroupStatus, key: &KeyStatus) -> Option<String> {
     let rest = key.free_in.map(|ms| format!(" free-in={}", format_ms(ms))).unwrap_or_default();
@@ -126,7 +126,7 @@ pub(crate) fn key_sentence(group: &GroupStatus, key: &KeyStatus) -> Option<Strin
     let (delay, left_ms) = (group.settings.delay, key.left_ms);
     let explained = Explained::parse(&line);
     let sentence = explained.sentence(&Context { group: &group.group, delay, left_ms });
-    sentence.filter(|_| key.because != WaitReason::Rule)
+    sentence.filter(|_| !matches!(key.because, WaitReason::Rule | WaitReason::Unknown))
 }
 
 /// A line as an object: the URL or key, its state, and its words.

@@ -45,9 +45,9 @@ impl<'a> Explained<'a> {
         self.values().find(|(word, _)| *word == key).map(|(_, value)| value)
     }
 
-    /// A value for people.
+    /// A value for people; `-` if the broker does not send it.
     fn shown(&self, key: &str) -> String {
-        self.value(key).map_or_else(|| "?".to_owned(), |value| with_units(key, value))
+        self.value(key).map_or_else(|| "-".to_owned(), |value| with_units(key, value))
     }
 
     fn count(&self, key: &str) -> u64 {
@@ -105,7 +105,7 @@ impl<'a> Explained<'a> {
 
     /// Why the subject waits.
     fn reason(&self, context: &Context<'_>) -> String {
-        let word = self.value("because").unwrap_or("?");
+        let word = self.value("because").unwrap_or("-");
         let Context { group, delay, .. } = *context;
         // A URL waits for its key; a key waits itself.
         let gate = self.value("key").map(|key| format!("waits for {key}, which "));

@@ -10,9 +10,10 @@ use super::tasks::duration;
 use super::{NAME, command};
 use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{OutputFlags, json_line};
+use crate::client::received::Received;
 use crate::flags::one_word;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{format_count, format_duration, printable};
+use crate::terminal::output::{format_duration, printable};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -63,23 +64,23 @@ pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
     let columns = Columns {
         object: |line: &str| json_line(&KeyStatus::parse(line)),
         headings: HEADINGS,
-        row: |line: &str| row(&KeyStatus::parse(line)),
+        row: |line: &str| row(&Received::parse(line, KeyStatus::parse)),
     };
     print_listed(NAME, &keys, &args.list, &args.output, columns).await
 }
 
 /// A key as a row.
-pub(crate) fn row(status: &KeyStatus) -> Vec<String> {
+pub(crate) fn row(status: &Received<KeyStatus>) -> Vec<String> {
     vec![
         printable(&status.key, KEY_CHARS_MAX),
-        format_count(status.waiting),
-        format_count(status.processing),
+        status.count("waiting", status.waiting),
+        status.count("processing", status.processing),
         status
             .left_ms
             .map_or_else(|| "-".to_owned(), |ms| format_duration(Duration::from_millis(ms))),
         match status.free_in {
             Some(ms) => format!("{} {}", status.because, duration(ms)),
-            None => status.because.to_string(),
+            None => status.cell("because", status.because.as_str()),
         },
     ]
 }
@@ -93,10 +94,11 @@ mod tests {
         let line = "a.example waiting=1205 processing=1 left-ms=1204700 because=pace free-in=7000 \
                     new=7";
         let shown = ["a.example", "1,205", "1", "20m 04s", "pace 7 s"];
-        assert_eq!(row(&KeyStatus::parse(line)), shown);
-        let line = "b left-ms=0 because=free";
-        assert_eq!(row(&KeyStatus::parse(line)), ["b", "0", "0", "0 ms", "free"]);
-        let line = "c waiting=40 because=rule";
-        assert_eq!(row(&KeyStatus::parse(line)), ["c", "40", "0", "-", "rule"]);
+        let row = |line: &str| row(&Received::parse(line, KeyStatus::parse));
+        assert_eq!(row(line), shown);
+        let line = "b waiting=0 processing=0 left-ms=0 because=free";
+        assert_eq!(row(line), ["b", "0", "0", "0 ms", "free"]);
+        assert_eq!(row("c waiting=40 because=rule"), ["c", "40", "-", "-", "rule"]);
+        assert_eq!(row("d"), ["d", "-", "-", "-", "-"]);
     }
 }

@@ -8,6 +8,7 @@ use super::tasks::{duration, or_dash};
 use super::{NAME, command};
 use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{BrokerClient, OutputFlags, json_line};
+use crate::client::received::Received;
 use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural, printable};
@@ -81,27 +82,40 @@ pub(super) async fn run(args: &MembersArgs) -> Result<(), Failure> {
     let columns = Columns {
         object: |line: &str| json_line(&ListedMember::parse(line)),
         headings: HEADINGS,
-        row: |line: &str| row(ListedMember::parse(line)),
+        row: |line: &str| row(&Received::parse(line, ListedMember::parse)),
     };
     print_listed(NAME, &members, &args.list, &args.output, columns).await
 }
 
 /// A member as a row.
-pub(crate) fn row(ListedMember { member, fields }: ListedMember) -> Vec<String> {
-    let MemberFields { state, credit, held, render, rendering, name, address, .. } = fields;
+pub(crate) fn row(member: &Received<ListedMember>) -> Vec<String> {
+    let MemberFields { state, credit, held, render, rendering, name, address, .. } = &member.fields;
     let browsers = render.map(|render| format!("{}/{render}", rendering.unwrap_or(0)));
-    let label = |text: Option<String>| printable(&or_dash(text.as_ref()), TEXT_CHARS_MAX);
-    let numbers = [format_count(credit), format_count(held), or_dash(browsers.as_ref())];
-    let counts = [fields.done, fields.failed, fields.lost];
-    let counts = counts.map(|count| format_count(count.unwrap_or(0)));
-    let speed = [fields.rate.unwrap_or_default().to_string(), heard(fields.heard_ms)];
-    let words = (vec![member, state.to_string()], vec![label(name), label(address)]);
-    [words.0, numbers.to_vec(), counts.to_vec(), speed.to_vec(), words.1].concat()
-}
-
-/// The time since a member sent something; `-` if it is not connected.
-fn heard(ms: Option<u64>) -> String {
-    ms.map_or("-".to_owned(), duration)
+    let label = |text: &Option<String>| printable(&or_dash(text.as_ref()), TEXT_CHARS_MAX);
+    // A count of 0 is left out. A broker that counts sends the time of each connected member.
+    let counts_nothing = *state != MemberState::Away && !member.has("joined-ms");
+    let count = |count: Option<u64>| match count {
+        None if counts_nothing => "-".to_owned(),
+        count => format_count(count.unwrap_or(0)),
+    };
+    let rate = match member.fields.rate {
+        None if counts_nothing => "-".to_owned(),
+        rate => rate.unwrap_or_default().to_string(),
+    };
+    vec![
+        member.member.clone(),
+        member.cell("state", state.as_str()),
+        member.count("credit", *credit),
+        member.count("held", *held),
+        or_dash(browsers.as_ref()),
+        count(member.fields.done),
+        count(member.fields.failed),
+        count(member.fields.lost),
+        rate,
+        member.fields.heard_ms.map_or("-".to_owned(), duration),
+        label(name),
+        label(address),
+    ]
 }
 
 /// Drains a member, or ends that.
@@ -129,11 +143,13 @@ mod tests {
         let line = "5b0c6f1e state=draining credit=1000 held=7 render=6 rendering=2 name=web-3 \
                     address=10.0.0.7:5123 done=5123 failed=4 rate=12.5 joined-ms=99 heard-ms=4200 \
                     new=1";
-        let row = |line: &str| row(ListedMember::parse(line));
+        let row = |line: &str| row(&Received::parse(line, ListedMember::parse));
         assert_eq!(row(line)[..5], ["5b0c6f1e", "draining", "1,000", "7", "2/6"]);
         let shown = ["5,123", "4", "0", "12.5", "4 s", "web-3", "10.0.0.7:5123"];
         assert_eq!(row(line)[5..], shown);
         let away = row("5b0c6f1e state=away credit=0 held=1");
         assert_eq!(away[4..], ["-", "0", "0", "0", "0.0", "-", "-", "-"]);
+        let of_older_broker = row("5b0c6f1e state=active credit=4 held=1");
+        assert_eq!(of_older_broker[2..], ["4", "1", "-", "-", "-", "-", "-", "-", "-", "-"]);
     }
 }

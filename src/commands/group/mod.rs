@@ -27,9 +27,10 @@ use crate::client::manage::{
     print_table,
 };
 use crate::client::overview::waiting_entries;
+use crate::client::received::Received;
 use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_count};
+use crate::terminal::output::Console;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -226,7 +227,7 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
     }
     let row = |line: &String| {
         let trouble = DamagedGroupStatus::parse(line).damaged.then_some("damaged");
-        row(&GroupStatus::parse(line), trouble)
+        row(&Received::parse(line, GroupStatus::parse), trouble)
     };
     print_table(&mut console, HEADINGS, groups.iter().map(row))
 }
@@ -236,16 +237,22 @@ pub(crate) const HEADINGS: &str =
     "GROUP MEMBERS> WAITING> PROCESSING> COMPLETED> FAILED> DEAD> LOST> KEY TOPICS STATE";
 
 /// A group as a row of `ls`. A group in trouble has no other state.
-pub(crate) fn row(group: &GroupStatus, trouble: Option<&str>) -> Vec<String> {
-    let GroupStatus { members, waiting, processing, completed, failed, dead_kept, lost, .. } =
-        *group;
-    // `dead-kept` are the present dead letters; `dead` counts retried ones too.
-    let numbers = [members, waiting, processing, completed, failed, dead_kept, lost];
-    let word = |word: &str| if word.is_empty() { "?".to_owned() } else { word.to_owned() };
-    let state = trouble.unwrap_or(if group.paused { "paused" } else { "ok" });
-    let words =
-        [word(&group.settings.key), word(&group.settings.topics.join(",")), state.to_owned()];
-    [vec![group.group.clone()], numbers.map(format_count).to_vec(), words.to_vec()].concat()
+pub(crate) fn row(group: &Received<GroupStatus>, trouble: Option<&str>) -> Vec<String> {
+    let state = || group.cell("paused", if group.paused { "paused" } else { "ok" });
+    vec![
+        group.group.clone(),
+        group.count("members", group.members),
+        group.count("waiting", group.waiting),
+        group.count("processing", group.processing),
+        group.count("completed", group.completed),
+        group.count("failed", group.failed),
+        // The present dead letters; `dead` counts retried ones too.
+        group.count("dead-kept", group.dead_kept),
+        group.count("lost", group.lost),
+        group.cell("key", group.settings.key.as_str()),
+        group.cell("topics", group.settings.topics.join(",")),
+        trouble.map_or_else(state, str::to_owned),
+    ]
 }
 
 /// Drops the waiting entries of a group, or selected ones.
@@ -327,12 +334,14 @@ mod tests {
 
     #[test]
     fn a_group_is_a_row() {
-        let row = |line: &str| row(&GroupStatus::parse(line), None);
+        let row = |line: &str| row(&Received::parse(line, GroupStatus::parse), None);
         let shown = row(LINE);
         assert_eq!(shown[..4], ["crawlers", "2", "1,043", "7"]);
         assert_eq!(shown[6], "1", "retried entries are not dead");
         assert_eq!(shown[7..], ["3", "host", "new-url,more", "paused"]);
-        assert_eq!(row(&LINE.replace("paused=yes ", ""))[10], "ok");
+        assert_eq!(row(&LINE.replace("paused=yes", "paused=no"))[10], "ok");
+        assert_eq!(row("g members=2 waiting=1")[1..5], ["2", "1", "-", "-"]);
+        assert_eq!(row("g members=2 waiting=1")[8..], ["-", "-", "-"]);
     }
 
     #[test]

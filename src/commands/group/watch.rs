@@ -12,7 +12,7 @@ use crate::commands::job::wait::EveryFlag;
 use crate::flags::milliseconds;
 use crate::process::signals::stop_on_signal;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_count};
+use crate::terminal::output::{Console, format_count, plural};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,9 +76,9 @@ pub(crate) async fn run(args: WatchArgs) -> Result<(), Failure> {
 fn in_words(line: &str) -> String {
     let group = GroupStatus::parse(line);
     format!(
-        "{}{} members, {} waiting, {} processing, {} completed, {} failed, {} dead, {}/s",
+        "{}{}, {} waiting, {} processing, {} completed, {} failed, {} dead, {}/s",
         if group.paused { "paused, " } else { "" },
-        format_count(group.members),
+        plural(group.members, "member"),
         format_count(group.waiting),
         format_count(group.processing),
         format_count(group.completed),
@@ -98,6 +98,7 @@ mod tests {
                     dead=1 dead-kept=1 rate=3.5";
         let words = "2 members, 1,043 waiting, 7 processing, 12 completed, 0 failed, 1 dead, 3.5/s";
         assert_eq!(in_words(line), words);
+        assert!(in_words("crawlers members=1").starts_with("1 member, 0 waiting"));
         assert_eq!(in_words(&line.replace("=no", "=yes")), format!("paused, {words}"));
     }
 }

@@ -22,10 +22,11 @@ use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{
     self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, named_object, print_list,
 };
+use crate::client::received::Received;
 use crate::commands::group::waiting::BumpFlags;
 use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_count, plural};
+use crate::terminal::output::{Console, plural};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -276,7 +277,7 @@ async fn ls(args: &LsArgs) -> Result<(), Failure> {
     let columns = Columns {
         object: |line: &str| named_object(line, "job").to_string(),
         headings: HEADINGS,
-        row: |line: &str| row(&JobStatus::parse(line)),
+        row: |line: &str| row(&Received::parse(line, JobStatus::parse)),
     };
     print_listed(NAME, &jobs, &args.list, &args.output, columns).await
 }
@@ -286,11 +287,18 @@ pub(crate) const HEADINGS: &str =
     "JOB PASS> STATE FOUND> PENDING> QUEUED> PROCESSING> COMPLETED> FAILED>";
 
 /// A job as a row of `ls`.
-pub(crate) fn row(job: &JobStatus) -> Vec<String> {
-    let JobStatus { pending, queued, processing, counts, .. } = *job;
-    let numbers = [counts.found, pending, queued, processing, counts.completed, counts.failed];
-    let words = vec![job.job.clone(), job.pass.to_string(), job.state.to_string()];
-    [words, numbers.map(format_count).to_vec()].concat()
+pub(crate) fn row(job: &Received<JobStatus>) -> Vec<String> {
+    vec![
+        job.job.clone(),
+        job.cell("pass", job.pass.to_string()),
+        job.cell("state", job.state.as_str()),
+        job.count("found", job.counts.found),
+        job.count("pending", job.pending),
+        job.count("queued", job.queued),
+        job.count("processing", job.processing),
+        job.count("completed", job.counts.completed),
+        job.count("failed", job.counts.failed),
+    ]
 }
 
 /// A setting, checked as the broker would check it.
@@ -307,11 +315,11 @@ mod tests {
 
     #[test]
     fn a_job_is_a_row() {
-        let job = JobStatus::parse(
-            "docs number=3 pass=2 state=closed pending=1 queued=2 processing=3 completed=4000 \
-             failed=5 found=6",
-        );
-        assert_eq!(row(&job), ["docs", "2", "closed", "6", "1", "2", "3", "4,000", "5"]);
+        let row = |line: &str| row(&Received::parse(line, JobStatus::parse));
+        let job = "docs number=3 pass=2 state=closed pending=1 queued=2 processing=3 \
+                   completed=4000 failed=5 found=6";
+        assert_eq!(row("docs state=open")[1..4], ["-", "open", "-"]);
+        assert_eq!(row(job), ["docs", "2", "closed", "6", "1", "2", "3", "4,000", "5"]);
     }
 
     #[test]

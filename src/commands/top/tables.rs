@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use tidings_protocol::status::{GroupStatus, JobState};
+use tidings_protocol::status::{GroupStatus, JobState, KeyStatus, TopicStatus};
 use tidings_protocol::{GroupName, JobName, NAME_BYTES_MAX, Seq, TopicName};
 use unicode_width::UnicodeWidthStr;
 
@@ -11,6 +11,7 @@ use super::model::Page;
 use super::snapshot::Snapshot;
 use crate::client::manage;
 use crate::client::overview::GroupOverview;
+use crate::client::received::Received;
 use crate::commands::explain::key_sentence;
 use crate::commands::group::{keys, members};
 use crate::commands::{group, job, topic};
@@ -150,8 +151,7 @@ pub(super) fn of(page: &Page, snapshot: &Snapshot, tail: &BTreeMap<Seq, String>)
         Page::Jobs => vec![jobs(snapshot, false)],
         Page::Topics => vec![topics(snapshot, None)],
         Page::Group(name) => {
-            let members =
-                snapshot.members.iter().map(|member| (members::row(member.clone()), None));
+            let members = snapshot.members.iter().map(|member| (members::row(member), None));
             vec![
                 groups(snapshot, Some(name)),
                 hosts(snapshot, name),
@@ -165,7 +165,7 @@ pub(super) fn of(page: &Page, snapshot: &Snapshot, tail: &BTreeMap<Seq, String>)
 fn groups(snapshot: &Snapshot, only: Option<&GroupName>) -> Table {
     let unread = |group: &str, trouble| {
         let group = GroupStatus { group: group.to_owned(), ..GroupStatus::default() };
-        group::row(&group, Some(trouble))
+        group::row(&Received::unread(group), Some(trouble))
     };
     let rows = snapshot.overview.groups.iter().map(|group| match group {
         GroupOverview::Sound(status) => group::row(status, None),
@@ -195,12 +195,14 @@ fn jobs(snapshot: &Snapshot, only_running: bool) -> Table {
 fn topics(snapshot: &Snapshot, only: Option<&TopicName>) -> Table {
     let topics = snapshot.overview.topics.iter();
     let topics = topics.filter(|topic| only.is_none_or(|only| topic.topic == only.as_str()));
-    let row = |topic: &_| (topic::row(topic), topic.topic.parse().map(Subject::Topic).ok());
+    let row = |topic: &Received<TopicStatus>| {
+        (topic::row(topic), topic.topic.parse().map(Subject::Topic).ok())
+    };
     Table::new(topic::HEADINGS, topics.map(row))
 }
 
 fn hosts(snapshot: &Snapshot, name: &GroupName) -> Table {
-    let row = |key: &_| {
+    let row = |key: &Received<KeyStatus>| {
         let sentence = snapshot.group(name).and_then(|group| key_sentence(group, key));
         (keys::row(key), sentence.map(Subject::Text))
     };

@@ -12,10 +12,11 @@ use crate::client::broker_message;
 use crate::client::manage::{
     self, BrokerClient, OutputFlags, as_str_pairs, named_object, print_list, print_table,
 };
+use crate::client::received::Received;
 use crate::flags::broker::BrokerFlag;
 use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_bytes, format_count, plural, readable};
+use crate::terminal::output::{Console, format_bytes, plural, readable};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -165,7 +166,7 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         let lines = answer.more.iter().map(|line| named_object(line, "topic"));
         return lines.into_iter().try_for_each(|topic| console.line(&topic.to_string()));
     }
-    let rows = answer.more.iter().map(|line| row(&TopicStatus::parse(line)));
+    let rows = answer.more.iter().map(|line| row(&Received::parse(line, TopicStatus::parse)));
     print_table(&mut console, HEADINGS, rows)
 }
 
@@ -173,18 +174,18 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
 pub(crate) const HEADINGS: &str = "TOPIC KEPT> NEXT> RATE/S> READERS> MEMORY> DISK> SYNC STATE";
 
 /// A topic as a row of `ls`.
-pub(crate) fn row(topic: &TopicStatus) -> Vec<String> {
+pub(crate) fn row(topic: &Received<TopicStatus>) -> Vec<String> {
     let size = |bytes| if bytes == 0 { "-".to_owned() } else { format_bytes(bytes) };
     vec![
         topic.topic.clone(),
-        format_count(topic.kept),
-        format_count(topic.next.0),
-        topic.rate.to_string(),
-        format_count(topic.readers),
+        topic.count("kept", topic.kept),
+        topic.count("next", topic.next.0),
+        topic.cell("rate", topic.rate.to_string()),
+        topic.count("readers", topic.readers),
         size(topic.bytes),
         size(topic.log_bytes),
-        topic.sync.clone(),
-        topic.state.to_string(),
+        topic.cell("sync", topic.sync.as_str()),
+        topic.cell("state", topic.state.as_str()),
     ]
 }
 
@@ -247,7 +248,7 @@ mod tests {
     #[test]
     fn a_topic_is_a_row() {
         assert_eq!(
-            row(&TopicStatus::parse(LINE)),
+            row(&Received::parse(LINE, TopicStatus::parse)),
             ["new-url", "1,042", "1,043", "0.5", "3", "66 kB", "-", "always", "ok"]
         );
     }

@@ -274,7 +274,7 @@ fn a_callback_to_a_private_address_is_refused_and_logged() {
     assert!(answer.starts_with("+OK"), "{answer}");
     complete_job(&server, "docs", &receiver.url("204", "docs"));
     let line = server.process.wait_for_line_with("callbacks to addresses that are not allowed");
-    assert!(line.contains("of job docs: 127.0.0.1: 127.0.0.1 is a loopback address"), "{line}");
+    assert!(line.contains("of job docs at 127.0.0.1: address: 127.0.0.1 is a "), "{line}");
     let last = "address:_127.0.0.1_is_a_loopback_address;_start_with_--allow-private_to_crawl_it";
     assert_eq!(dead_letter(&server)["last"], last);
     assert!(receiver.requests_so_far().is_empty());

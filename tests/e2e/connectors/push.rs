@@ -12,17 +12,24 @@ use crate::docs::pages::code_blocks;
 use crate::support::callback_server::{CallbackRequest, CallbackServer};
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
-use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
+use crate::support::process::{
+    Process, ProcessOutput, Server, run_at, run_json_at, run_tidings, tidings_command,
+};
 use crate::support::wait::wait_until;
 
 const SECRET: &str = "whsec_YSBzZWNyZXQgb2YgdGhlIGJyb2tlciBhbmQgaXRzIGZyaWVuZHM=";
 pub(super) const BROKER: [&str; 4] =
     ["broker", "--config", "push.toml", "--allow-private=127.0.0.0/8"];
 
-/// A `[[push]]` of the topic `t` with further keys.
+/// A `[[push]]` of the topic `t` with further keys. It is signed, unless they name a format.
 pub(super) fn push_table(name: &str, url: &str, keys: &str) -> String {
     let format = if keys.contains("format") { "" } else { "format = 'standard-webhooks'\n" };
-    format!("[[push]]\nname = '{name}'\ntopic = 't'\nurl = '{url}'\n{format}{keys}\n")
+    let secret = if keys.contains("format") || keys.contains("secret-file") {
+        ""
+    } else {
+        "secret-file = 'secret'\n"
+    };
+    format!("[[push]]\nname = '{name}'\ntopic = 't'\nurl = '{url}'\n{format}{secret}{keys}\n")
 }
 
 fn folder_with(config: &str) -> TempDir {
@@ -110,10 +117,8 @@ pub(super) const PAGE: &str = "http://a.example/?q=1 outcome=done changed=yes";
 #[test]
 fn standard_webhooks_are_verified_by_another_library() {
     let receiver = CallbackServer::start();
-    let secret = "secret-file = 'secret'";
-    let single = push_table("single", &receiver.url("204", "single"), secret);
-    let keys = format!("{secret}\nbatch = '100ms'");
-    let batch = push_table("batch", &receiver.url("204", "batch"), &keys);
+    let single = push_table("single", &receiver.url("204", "single"), "");
+    let batch = push_table("batch", &receiver.url("204", "batch"), "batch = '100ms'");
     let server = broker_with(&(single + &batch));
     publish(&server, &[PAGE]);
     let mut requests = receiver.first_requests_to("single", 1);
@@ -237,15 +242,15 @@ fn a_full_batch_is_one_request_of_100_events_in_order() {
 fn a_rejected_event_is_retried_with_its_id_after_retry_after() {
     let receiver = CallbackServer::start();
     let config = push_table("p", &receiver.url("500,503:1,429:1,302,204", "p"), "");
-    // Only 500 and 302 count.
-    let server = fast_broker_with(&config, "max-attempts=3");
+    // Only 500 counts.
+    let server = fast_broker_with(&config, "max-attempts=2");
     publish(&server, &[PAGE]);
     let requests = receiver.first_requests(5);
     wait_for_group(&server, "push-p", "completed", 1);
     for again in &requests[1..] {
         assert_eq!(again.header("webhook-id"), "t/1");
         assert_eq!(again.body, requests[0].body);
-        assert!(!again.has_header("webhook-signature"), "no secret is configured");
+        assert!(again.has_header("webhook-signature"));
     }
     for waited in [2, 3] {
         let since = requests[waited].received_at - requests[waited - 1].received_at;
@@ -314,9 +319,10 @@ fn the_trace_context_of_an_event_is_a_header() {
 }
 
 #[test]
-fn a_redirect_into_the_network_is_a_dead_letter() {
+fn a_redirect_into_the_network_is_not_followed_and_ends_as_a_dead_letter() {
     let receiver = CallbackServer::start();
-    let config = push_table("p", &receiver.url("308,307", "p"), "");
+    // Waits of 250 ms, 500 ms and 1 s come before the fourth request.
+    let config = push_table("p", &receiver.url("308,307", "p"), "retry-for = '1s'");
     let server = fast_broker_with(&config, "max-attempts=2");
     publish(&server, &[PAGE]);
     let last = format!(
@@ -324,8 +330,8 @@ fn a_redirect_into_the_network_is_a_dead_letter() {
         receiver.port
     );
     let letter = dead_letter(&server);
-    assert_eq!((&letter["reason"], &letter["last"]), (&json!("max-attempts"), &json!(last)));
-    assert_eq!(receiver.requests_so_far().len(), 2);
+    assert_eq!((&letter["reason"], &letter["last"]), (&json!("retry-no"), &json!(last)));
+    assert_eq!(receiver.requests_so_far().len(), 4);
 }
 
 #[test]
@@ -355,13 +361,14 @@ fn a_push_to_an_address_inside_is_refused_in_every_notation() {
         set_group(&server, &format!("push-p{at}"), "max-attempts=1");
     }
     publish(&server, &[PAGE]);
-    server.process.wait_for_line_with("pushes to addresses that are not allowed");
     for (at, host) in hosts.iter().enumerate() {
         let group = format!("push-p{at}");
         wait_for_group(&server, &group, "dead-kept", 1);
         let dead = run_json_at(&server, &["dead", "ls", "--group", &group]);
         let last = dead[0]["last"].as_str().unwrap();
         assert!(last.starts_with("address:_"), "{host}: {last}");
+        let line = server.process.wait_for_line_with(&format!("group={group}"));
+        assert!(line.contains("does not accept events: address: "), "{line}");
     }
     assert!(receiver.requests_so_far().is_empty());
 }
@@ -371,15 +378,27 @@ fn wrong_pushes_are_reported_with_their_place() {
     let url = "http://a.example/";
     let good = push_table("p", url, "");
     for (config, place, problem) in [
-        (push_table("p", url, "format = 'xml'"), "8:1", "`format` is \"xml\""),
-        (push_table("p", url, "format = 'text'\ntemplate = '{x}'"), "8:1", "{x} is unknown"),
-        (push_table("p", url, "colour = 'red'"), "8:1", "unknown field `colour`"),
-        (push_table("p", url, "where = ['x']"), "8:1", "where=\"x\" should be"),
-        (push_table("q", "ftp://a.example/", ""), "8:1", "`url`: "),
-        (push_table("q", url, "secret-file = 'short'"), "8:1", "a secret of 14 bytes"),
-        (push_table("q", url, "secret-file = 'none'"), "8:1", "cannot read none"),
-        (push_table("q", url, "format = 'cloudevents'"), "8:1", "needs --public-url"),
-        (good.clone(), "8:1", "two pushes have the name \"p\""),
+        (push_table("p", url, "format = 'xml'"), "13:1", "`format` is \"xml\""),
+        (push_table("p", url, "format = 'text'\ntemplate = '{x}'"), "14:1", "{x} is unknown"),
+        (push_table("p", url, "format = 'slack'\ntemplate = 'a {target'"), "14:1", "\"{target\""),
+        (push_table("p", url, "format = 'text'\ntemplate = '{ id }'"), "14:1", "{ id } is unknown"),
+        (push_table("p", url, "format = 'slack'\ntemplate = 'a  {x}'"), "14:1", "{x} is unknown"),
+        (push_table("p", url, "format = 'standard-webhooks'"), "13:1", "there is no secret"),
+        (push_table("p", url, "colour = 'red'"), "15:1", "`colour` is unknown; the keys are name"),
+        (push_table("p", url, "batch = 10"), "15:1", "`batch` is 10: expected a text"),
+        (push_table("p", url, "where = ['x']"), "15:1", "where=\"x\" should be"),
+        (push_table("p", url, "where = 'x=1'"), "15:1", "`where` must be a list"),
+        (push_table("q", "ftp://a.example/", ""), "12:1", "`url`: "),
+        (
+            push_table("q", url, "").replace(&format!("url = '{url}'"), ""),
+            "9:1",
+            "key url is missing",
+        ),
+        (push_table("q", url, "secret-file = 'short'"), "14:1", "a secret of 14 bytes"),
+        (push_table("q", url, "secret-file = 'none'"), "14:1", "cannot read none"),
+        (push_table("q", url, "format = 'cloudevents'"), "13:1", "needs --public-url"),
+        ("[up]\npush = 'x'".to_owned(), "10:8", "expected a table: [[push]]"),
+        (good.clone(), "10:1", "two pushes have the name \"p\""),
     ] {
         let folder = folder_with(&format!("# one\n{good}{config}"));
         fs::write(folder.path().join("short"), "YSBzaG9ydCBzZWNyZXQ=").unwrap();
@@ -388,9 +407,11 @@ fn wrong_pushes_are_reported_with_their_place() {
         let stderr = output.stderr();
         assert!(stderr.starts_with(&format!("push.toml:{place}: `push`: ")), "{stderr}");
         assert!(stderr.contains(problem), "{problem}: {stderr}");
+        assert!(stderr.lines().count() == 1 && !stderr.contains("{\""), "{stderr}");
         let start = ["broker", "--listen", "0", "--config", "push.toml"];
         let output = run_tidings(folder.path(), &start).expect_code(2);
-        assert!(output.stderr().contains(problem), "{problem}: {}", output.stderr());
+        let line = format!("tidings: {stderr}");
+        assert!(output.stderr().ends_with(&line), "{line}: {}", output.stderr());
     }
     let folder = folder_with(&good);
     run_tidings(folder.path(), &["config", "check", "--config", "push.toml"]).expect_code(0);
@@ -409,18 +430,42 @@ fn the_pushes_of_the_manual_are_valid() {
     assert_eq!(count, 4);
 }
 
+/// `tidings config check` of a broker with a public URL and these tables.
+#[track_caller]
+fn check_with_http(tables: &str) -> ProcessOutput {
+    let http =
+        "http = 12399\npublic-url = 'https://tidings.example/t/'\nhttp-host = ['b.example']\n";
+    let folder = folder_with(&format!("{http}{tables}"));
+    let words = ["config", "check", "broker", "--config", "push.toml"];
+    let mut command = tidings_command(folder.path(), words);
+    Process::start(command.env_remove("TIDINGS_HTTP")).finish()
+}
+
+#[test]
+fn pushes_that_lead_back_to_their_topic_are_refused() {
+    let push = |name: &str, from: &str, to: &str| {
+        let url = format!("https://tidings.example/t/topics/{to}");
+        push_table(name, &url, "").replace("'t'", &format!("'{from}'"))
+    };
+    let circle = push("p", "a", "b") + &push("q", "b", "c") + &push("r", "c", "a");
+    // The crawler publishes the outcome.
+    let crawl = push("p", "page-ready", "new-url");
+    for (tables, problem) in [
+        (circle, "`url` publishes on b, which leads to a again, for ever"),
+        (crawl, "`url` publishes on new-url, which leads to page-ready again, for ever"),
+    ] {
+        let stderr = check_with_http(&tables).expect_code(2).stderr();
+        assert!(stderr.contains(problem), "{stderr}");
+    }
+    let chain = push("p", "a", "b") + &push("q", "b", "c") + &push("r", "a", "c");
+    check_with_http(&chain).expect_code(0);
+}
+
 #[test]
 fn a_push_into_its_own_topic_is_refused() {
     let hook = "[[hook]]\nname = 'h'\ntopic = 't'\nsecret-file = 'secret'\nsignature = 'github'\n\
                 url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
-    let http =
-        "http = 12399\npublic-url = 'https://tidings.example/t/'\nhttp-host = ['b.example']\n";
-    let check = |url: &str| {
-        let folder = folder_with(&format!("{http}{hook}{}", push_table("p", url, "")));
-        let words = ["config", "check", "broker", "--config", "push.toml"];
-        let mut command = tidings_command(folder.path(), words);
-        Process::start(command.env_remove("TIDINGS_HTTP")).finish()
-    };
+    let check = |url: &str| check_with_http(&format!("{hook}{}", push_table("p", url, "")));
     for url in [
         "https://tidings.example/t/hooks/h",
         "https://tidings.example/t/hooks/h?x=y",
@@ -432,7 +477,7 @@ fn a_push_into_its_own_topic_is_refused() {
         let stderr = check(url).expect_code(2).stderr();
         let problem = "`push`: the push \"p\": `url` publishes on t, which would be pushed again";
         assert!(
-            stderr.starts_with("push.toml:11:1: ") && stderr.contains(problem),
+            stderr.starts_with("push.toml:14:1: ") && stderr.contains(problem),
             "{url}: {stderr}"
         );
     }

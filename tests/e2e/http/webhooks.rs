@@ -452,10 +452,10 @@ fn hook_configuration_errors_prevent_the_start() {
             "NO_SUCH_NAME",
         ),
         (github_hook("blog", "") + &github_hook("blog", ""), "two hooks have the name \"blog\""),
-        (github_hook("blog", "http = 3"), "hooks.toml:1:1: `hook`: unknown field `http`"),
+        (github_hook("blog", "http = 3"), "hooks.toml:7:1: `hook`: unknown field `http`"),
         (
             github_hook("blog", "") + &github_hook("b/c", ""),
-            "hooks.toml:8:1: `hook`: the hook \"b/c\": `name` must be",
+            "hooks.toml:9:1: `hook`: the hook \"b/c\": `name` must be",
         ),
         ("[hook]\nname = 'x'".to_owned(), "write [[hook]]"),
     ] {

@@ -1,5 +1,6 @@
 //! Runs the binary on a terminal, which `script` of util-linux provides.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::process::{Process, Server, tidings_command};
@@ -7,15 +8,19 @@ use super::process::{Process, Server, tidings_command};
 /// Starts `tidings <arguments> --broker ..` on a terminal. What is written to the process is typed.
 #[track_caller]
 pub(crate) fn start_on_terminal(server: &Server, arguments: &[&str]) -> Process {
-    let broker = server.address_text();
-    let tidings =
-        tidings_command(server.folder.path(), [arguments, &["--broker", &broker]].concat());
+    start_on_terminal_at(server.folder.path(), &server.address_text(), arguments)
+}
+
+/// The same with a broker at this address.
+#[track_caller]
+pub(crate) fn start_on_terminal_at(folder: &Path, broker: &str, arguments: &[&str]) -> Process {
+    let tidings = tidings_command(folder, [arguments, &["--broker", broker]].concat());
     let words = [tidings.get_program()].into_iter().chain(tidings.get_args());
     let words = words.map(|word| format!("'{}'", word.to_str().unwrap()));
     let line = words.collect::<Vec<_>>().join(" ");
     let mut script = Command::new("script");
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-    script.current_dir(server.folder.path()).env("SHELL", "/bin/sh").env("TERM", "xterm");
+    script.current_dir(folder).env("SHELL", "/bin/sh").env("TERM", "xterm");
     for (name, value) in tidings.get_envs() {
         match value {
             Some(value) => script.env(name, value),

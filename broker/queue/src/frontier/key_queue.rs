@@ -1,12 +1,12 @@
 //! The queue of one key: its waiting entries, its rest, and the order of turns.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
 use std::sync::Arc;
 
 use tidings_protocol::MemberId;
 
+use super::active_queue::ActiveQueue;
 use super::circuit::Circuit;
 use super::lane::Lane;
 use super::rules::KeyRule;
@@ -43,16 +43,6 @@ pub(crate) struct KeyQueue {
     history: Option<Box<KeyHistory>>,
     /// The rule of an operator.
     rule: Option<Arc<KeyRule>>,
-}
-
-/// Active entries that wait for a key.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct ActiveQueue {
-    /// Targets of redirects and `again` requests. They go before everything else, the oldest entry
-    /// first.
-    heads: BTreeMap<EntryId, HeadEntry>,
-    announced: ByPriority,
-    jobs: BTreeMap<JobNumber, ByPriority>,
 }
 
 /// What decides when a key is free again.
@@ -112,14 +102,6 @@ pub struct KeyState {
 /// A minimum wait is counted from that later moment.
 pub(crate) const CLOCK_GRAIN_MS: u64 = 1;
 
-/// An entry at the head of a key's queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct HeadEntry {
-    lane: Lane,
-    /// Whether the task has begun, and this is its next request.
-    is_begun: bool,
-}
-
 /// The entry that a key would release next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NextEntry {
@@ -128,9 +110,6 @@ pub(crate) struct NextEntry {
     /// Its priority; 0 for an entry at the head.
     pub(crate) prio: i16,
 }
-
-/// Highest priority first, oldest first within a priority.
-type ByPriority = BTreeSet<(Reverse<i16>, EntryId)>;
 
 impl KeyQueue {
     /// Creates a key without history.
@@ -266,15 +245,13 @@ impl KeyQueue {
 
     /// Adds a due entry to its lane. `render` says whether it needs a browser.
     pub(crate) fn push(&mut self, entry: EntryId, render: bool, lane: Lane, prio: i16) {
-        let queued = self.queued_mut(render).get_or_insert_default();
-        queued.lane(lane).insert((Reverse(prio), entry));
+        self.queued_mut(render).get_or_insert_default().push(entry, lane, prio);
     }
 
     /// Adds an entry before all others of the key. One that has `begun` does not wait for its job's
     /// turn.
     pub(crate) fn push_head(&mut self, entry: EntryId, render: bool, lane: Lane, begun: bool) {
-        let queued = self.queued_mut(render).get_or_insert_default();
-        queued.heads.insert(entry, HeadEntry { lane, is_begun: begun });
+        self.queued_mut(render).get_or_insert_default().push_head(entry, lane, begun);
     }
 
     /// Removes an active entry from the queue. `render`, `lane` and `prio` must be those with which
@@ -282,15 +259,8 @@ impl KeyQueue {
     pub(crate) fn remove(&mut self, entry: EntryId, render: bool, lane: Lane, prio: i16) {
         let queue = self.queued_mut(render);
         let Some(queued) = queue.as_deref_mut() else { return };
-        if !queued.lane(lane).remove(&(Reverse(prio), entry)) {
-            queued.heads.remove(&entry);
-        }
-        if let Lane::Job(job) = lane
-            && queued.jobs.get(&job).is_some_and(BTreeSet::is_empty)
-        {
-            queued.jobs.remove(&job);
-        }
-        if *queued == ActiveQueue::default() {
+        queued.remove(entry, lane, prio);
+        if queued.is_empty() {
             *queue = None;
         }
     }
@@ -304,18 +274,9 @@ impl KeyQueue {
         render: bool,
         takes_turns: impl Fn(JobNumber) -> bool,
     ) -> Option<NextEntry> {
-        let may_go = |head: &HeadEntry| match head.lane {
-            Lane::Job(job) => head.is_begun || takes_turns(job),
-            Lane::Announced => true,
-        };
-        let heads = self.queued(render).into_iter().flat_map(|queued| &queued.heads);
-        // A task that has begun goes first: its job may have no budget for another entry until it
-        // ends.
-        let first = heads
-            .filter(|(_, head)| may_go(head))
-            .min_by_key(|(entry, head)| (!head.is_begun, **entry));
-        if let Some((entry, head)) = first {
-            return Some(NextEntry { entry: *entry, lane: head.lane, prio: 0 });
+        let head = self.queued(render).and_then(|queued| queued.first_head(&takes_turns));
+        if let Some((entry, lane)) = head {
+            return Some(NextEntry { entry, lane, prio: 0 });
         }
         if self.history().last_lane == Some(Lane::Announced) && !mutants::is(Mutant::AnnouncedFirst)
         {
@@ -344,19 +305,15 @@ impl KeyQueue {
     /// Returns the first job from this number on that has waiting entries here, not counting those at
     /// the head.
     pub(crate) fn job_from(&self, render: bool, number: JobNumber) -> Option<JobNumber> {
-        let queued = self.queued(render);
-        let queued = queued.and_then(|queued| queued.jobs.range(number..).next());
+        let queued = self.queued(render).and_then(|queued| queued.job_from(number));
         let dormant = self.dormant.job_from(render, number);
-        dormant.into_iter().chain(queued.map(|(job, _)| *job)).min()
+        dormant.into_iter().chain(queued).min()
     }
 
     fn first_of(&self, render: bool, lane: Lane) -> Option<NextEntry> {
-        let queued = self.queued(render).and_then(|queued| match lane {
-            Lane::Announced => queued.announced.first(),
-            Lane::Job(job) => queued.jobs.get(&job).and_then(BTreeSet::first),
-        });
+        let queued = self.queued(render).and_then(|queued| queued.first_of(lane));
         let dormant = self.dormant.first_of(render, lane);
-        let mut firsts = dormant.into_iter().chain(queued.copied());
+        let mut firsts = dormant.into_iter().chain(queued);
         let first = if mutants::is(Mutant::DormantFirst) { firsts.next() } else { firsts.min() };
         first.map(|(Reverse(prio), entry)| NextEntry { entry, lane, prio })
     }
@@ -554,20 +511,15 @@ impl KeyQueue {
 
     /// Reports whether anything of a job waits.
     pub(crate) fn has_waiting_of(&self, job: JobNumber) -> bool {
-        let queues = || self.active.iter().chain(&self.rendered);
-        let mut heads = queues().flat_map(|queued| queued.heads.values());
+        let mut queues = self.active.iter().chain(&self.rendered);
         PackedLane::both(Lane::Job(job)).any(|lane| self.dormant.has_lane(lane))
-            || queues().any(|queued| queued.jobs.contains_key(&job))
-            || heads.any(|head| head.lane == Lane::Job(job))
+            || queues.any(|queued| queued.has_job(job))
     }
 
     /// Counts the waiting entries.
     pub(crate) fn waiting(&self) -> usize {
-        let queued = self.active.iter().chain(&self.rendered).map(|queued| {
-            let jobs: usize = queued.jobs.values().map(BTreeSet::len).sum();
-            queued.heads.len() + queued.announced.len() + jobs
-        });
-        queued.sum::<usize>() + self.dormant.len()
+        let queues = self.active.iter().chain(&self.rendered);
+        queues.map(|queued| queued.len()).sum::<usize>() + self.dormant.len()
     }
 
     /// Returns when the group must refresh this key, if time alone changes something. What a host
@@ -595,14 +547,5 @@ impl KeyQueue {
 
     fn queued_mut(&mut self, render: bool) -> &mut Option<Box<ActiveQueue>> {
         if render { &mut self.rendered } else { &mut self.active }
-    }
-}
-
-impl ActiveQueue {
-    fn lane(&mut self, lane: Lane) -> &mut ByPriority {
-        match lane {
-            Lane::Announced => &mut self.announced,
-            Lane::Job(job) => self.jobs.entry(job).or_default(),
-        }
     }
 }

@@ -12,6 +12,7 @@
 //! turn ([`Turns`]), and [`Members`], because they decide which key can be served. It knows neither
 //! records, topics nor schedules.
 
+mod active_queue;
 pub(crate) mod circuit;
 pub(crate) mod dormant;
 mod entry_changes;

@@ -197,7 +197,7 @@ fn a_walk_lists_every_entry_that_stays_exactly_once() {
     );
 }
 
-/// The same for keys, schedules, members and jobs, whose numbers do not follow from their order.
+/// The same for keys, schedules, members and jobs; their numbers do not follow from their order.
 // PROTOCOL: G11
 #[test]
 #[expect(clippy::print_stdout, reason = "prints the seed")]

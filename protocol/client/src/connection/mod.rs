@@ -27,6 +27,9 @@ mod driver;
 #[cfg(test)]
 mod tests;
 
+/// The beginning of the first line of a broker.
+const GREETING: &str = "Connected.";
+
 with_defaults! {
     /// The options of a connection.
     #[derive(Debug, Clone)]
@@ -175,21 +178,23 @@ where
     writer.write_all(&line).await.map_err(|error| closed_error(&error))?;
     writer.flush().await.map_err(|error| closed_error(&error))?;
     let mut input = LineReader::new();
+    let mut is_first = true;
     let hello = loop {
-        match input.line(&mut reader, future::pending).await? {
-            None => break None,
-            Some(line) => match text::check(line).ok().and_then(|line| Reply::parse(line).ok()) {
-                Some(Reply::Ok(answer)) => {
-                    let answer = HelloAnswer::parse(answer);
-                    if let Some(answer) = answer.filter(|it| it.echo.as_ref() == Some(&echo)) {
-                        break Some(answer);
-                    }
+        let Some(line) = input.line(&mut reader, future::pending).await? else { break None };
+        if std::mem::take(&mut is_first) {
+            check_first_line(line)?;
+        }
+        match text::check(line).ok().and_then(|line| Reply::parse(line).ok()) {
+            Some(Reply::Ok(answer)) => {
+                let answer = HelloAnswer::parse(answer);
+                if let Some(answer) = answer.filter(|it| it.echo.as_ref() == Some(&echo)) {
+                    break Some(answer);
                 }
-                Some(Reply::Err { code, n: None, text }) => {
-                    *refusal = Some(error_from_wire(code, text));
-                }
-                _ => {}
-            },
+            }
+            Some(Reply::Err { code, n: None, text }) => {
+                *refusal = Some(error_from_wire(code, text));
+            }
+            _ => {}
         }
     };
     let hello = hello.ok_or_else(|| {
@@ -205,6 +210,24 @@ where
     tokio::spawn(drive(Arc::clone(&shared), input, reader, writer, sender));
     let client = Client(Arc::new(ClientHandle(Arc::clone(&shared))));
     Ok((client, Deliveries { receiver, shared }))
+}
+
+/// Rejects a server whose first line no broker sends, so that nobody waits for its answer.
+fn check_first_line(line: &[u8]) -> Result<(), ClientError> {
+    let line = String::from_utf8_lossy(line);
+    let is_of_broker = match Reply::parse(&line) {
+        Ok(Reply::Err { code, .. }) => code.parse::<Code>().is_ok(),
+        Ok(_) => true,
+        Err(_) => line.starts_with(GREETING),
+    };
+    // A TLS alert, which the caller explains.
+    if is_of_broker || line.contains(char::is_control) {
+        return Ok(());
+    }
+    let is_http = line.starts_with("HTTP/") || line.starts_with('<');
+    let hint =
+        if is_http { "; that is HTTP, and the broker has another port for clients" } else { "" };
+    Err(ClientError::Protocol(format!("it sent {}{hint}", text::quote(&line))))
 }
 
 /// One connection to a broker. Cheap to clone; all clones share the connection. It ends when the

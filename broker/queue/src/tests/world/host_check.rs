@@ -29,7 +29,7 @@ pub(super) struct HostCheck {
 #[derive(Debug, Default)]
 struct SimulatedHost {
     open: u32,
-    /// Tasks whose holders may request parts of their pages from it, until these times.
+    /// Tasks for which workers may request parts of pages from it, until these times.
     parts: BTreeMap<TaskId, Moment>,
     /// When a change of its rules was last answered. That does not wait for requests above a lower
     /// limit.
@@ -47,7 +47,7 @@ struct SimulatedHost {
 }
 
 impl SimulatedHost {
-    /// Number of tasks whose holders may request parts from it.
+    /// Number of tasks for which workers may request parts from it.
     fn parts(&self, now: Moment) -> usize {
         self.parts.values().filter(|until| **until > now).count()
     }

@@ -354,11 +354,12 @@ impl PassModel {
         Promise::NeverEarly
             .holds(stray.is_none(), || format!("{stray:?} does not belong to {name}"))?;
         // With a budget, pages beyond it do not count. Neither do pages that were released from the
-        // job at once while others used the rest of the budget without becoming pages.
-        let has_all = self
-            .settings
-            .pages_max
-            .is_some_and(|max| self.completed.len() as u64 == max || !self.others.is_empty());
+        // job at once while others used the rest of the budget without becoming pages, for example
+        // because their host was blocked.
+        let has_all = self.settings.pages_max.is_some_and(|max| {
+            let may_be_unused = !self.others.is_empty() || !self.blocked.is_empty();
+            self.completed.len() as u64 == max || may_be_unused
+        });
         if self.marred
             || has_all
             || self.settings.time_ms_max.is_some()

@@ -30,7 +30,7 @@ pub(super) struct RuleCheck {
     elsewhere: BTreeMap<EntryId, (String, u64)>,
 }
 
-/// The rules of a key of which one is in force; `None`: there is no rule.
+/// The possible rules of a key; one of them is in force. `None`: the key has no rule.
 #[derive(Debug)]
 struct KeyRules {
     possible: Vec<Option<RuleSettings>>,
@@ -60,7 +60,7 @@ fn holds(rule: &RuleSettings) -> bool {
 }
 
 impl RuleCheck {
-    /// The rules of which one counts for a host.
+    /// The possible rules of a host; one of them is in force.
     fn possible(&self, host: &str, now: Moment) -> Vec<Option<&RuleSettings>> {
         let mut possible = Vec::new();
         for key in keys_of(host) {
@@ -97,7 +97,7 @@ impl RuleCheck {
         self.range(host, now, |rule| parallel(rule).unwrap_or(of_group))
     }
 
-    /// The least and the greatest value of the rules of which one counts for a host.
+    /// The least and the greatest value of the possible rules of a host.
     fn range<T: Ord + Copy>(
         &self,
         host: &str,

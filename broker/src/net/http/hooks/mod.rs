@@ -30,7 +30,7 @@ use parking_lot::{Mutex, RwLock};
 use tidings_protocol::Seq;
 use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
 
-pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretSource, without_location};
+pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretSource};
 use super::HttpState;
 use super::client::ConnectedClient;
 use super::error::{ErrorResponse, HttpResult};

@@ -100,7 +100,7 @@ impl FromStr for Recipe {
 }
 
 /// The message without line and column, which refer to JSON that the operator has not written.
-pub fn without_location(error: &serde_json::Error) -> String {
+fn without_location(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.clone(), |(text, _)| text.to_owned())
 }
