@@ -1,13 +1,13 @@
 // What failed in a pass, by reason, what to do about it, and which hosts were slow.
 
 import { button, form } from './actions.js';
-import { GROUP } from './crawl.js';
+import { ask } from './ask.js';
+import { GROUP, jobPath } from './crawl.js';
 import { el, panel, replace } from './dom.js';
 import {
   count, duration, hostLink, oneWord, plural, resultsLink, urlLink, visible,
 } from './format.js';
 import { PassPages, REASONS, RIGHT, asText, download } from './outcomes.js';
-import { retryFailed } from './retry.js';
 import { needs } from './session.js';
 import { table } from './table.js';
 
@@ -183,6 +183,33 @@ function buttons(job, pass) {
     button({ label: 'Download…', right: RIGHT, run: () => save(job) }),
     resultsLink({ job: job.job }, 'All results'),
   ];
+}
+
+// The failed pages become the seeds of the next pass.
+async function retryFailed(job, pass) {
+  await pass.read();
+  const found = pass.byReason();
+  const all = found.reduce((sum, [, pages]) => sum + pages.length, 0);
+  if (all === 0) {
+    return 'No failed page is known.';
+  }
+  const values = await form({
+    title: `Retry failed pages of ${job.job}`, action: 'Retry',
+    text: 'The next pass fetches these pages alone: links are not followed, and the limits of ' +
+      'the job do not count. Their dead letters are dropped.',
+    fields: [{
+      name: 'reason', label: 'Which', type: 'select', value: '', options: [
+        ['', `all ${plural(all, 'page')}`],
+        ...found.map(([reason, pages]) => [reason, `${visible(reason)}: ${count(pages.length)}`]),
+      ],
+    }],
+  });
+  if (!values) {
+    return null;
+  }
+  const query = values.reason ? { reason: values.reason } : {};
+  const { pages } = await ask(jobPath(job, '/retry'), { method: 'POST', query });
+  return `${plural(pages, 'page')} of ${job.job} will be fetched again.`;
 }
 
 async function save(job) {

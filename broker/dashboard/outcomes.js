@@ -36,6 +36,7 @@ export const REASONS = {
   bomb: 'the body decompresses to far too much',
   encoding: 'the body does not match its encoding',
   redirect: 'it redirects to something that cannot be requested',
+  'too-many-redirects': 'its redirects do not end',
   status: 'a status without a page, such as 404',
   'try-later': 'a status that may change later, such as 503',
   storage: 'the page could not be stored',
@@ -122,7 +123,8 @@ export class PassPages {
     const page = {
       id, url, outcome: word('outcome'), status: number('status'), reason: word('reason'),
       error: word('error'), ms: number('ms'), bytes: number('bytes'), type: word('type'),
-      changed: word('changed'), depth: number('depth'), gaveUp: word('gave-up'),
+      changed: word('changed'), location: word('location'), depth: number('depth'),
+      gaveUp: word('gave-up'),
     };
     this.#time(page);
     if (this.#onlyFailed && page.outcome !== 'failed') {
@@ -148,7 +150,7 @@ export class PassPages {
 }
 
 const FIELDS = ['url', 'outcome', 'status', 'reason', 'error', 'ms', 'bytes', 'type', 'changed',
-  'depth'];
+  'location', 'depth'];
 
 /** The pages as JSON lines or, for `csv`, as a table with a heading. */
 export function asText(pages, format) {

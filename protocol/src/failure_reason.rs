@@ -50,6 +50,8 @@ word_enum! {
         Encoding = "encoding",
         /// The target of a redirect cannot be requested.
         Redirect = "redirect",
+        /// The redirects do not end.
+        TooManyRedirects = "too-many-redirects",
         /// A final status without a page.
         Status = "status",
         /// A status that may change later.

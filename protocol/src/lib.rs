@@ -87,9 +87,11 @@ pub mod line;
 pub mod msg_encoder;
 mod names;
 mod other_protocol;
+mod pass_pages;
 pub mod payload;
 mod publish_batch;
 pub mod readable;
+mod redirect_chain;
 pub mod render;
 pub mod reply;
 pub mod session;
@@ -125,8 +127,10 @@ pub use msg_encoder::MsgEncoder;
 pub use names::{
     CursorName, GroupName, JobName, MemberId, NAME_BYTES_MAX, Seq, TaskId, TopicName, is_name,
 };
+pub use pass_pages::{PassName, PassPages, check_reasons, reason_of};
 pub use payload::{Payload, push_attribute};
 pub use publish_batch::PublishBatch;
+pub use redirect_chain::{REDIRECTS_MAX, extend_chain, is_in_chain};
 pub use render::{Render, RenderRule};
 pub use reply::{
     FAREWELL, HelloAnswer, InvalidReply, Reply, encode_gap, encode_greeting, encode_lag,
@@ -216,6 +220,8 @@ mod tests {
             let bytes = row.split('|').nth(2).unwrap().trim().replace(',', "");
             assert_eq!(bytes, format!("{limit} bytes"), "{what}");
         }
+        let redirects = format!("| hops of a redirect | {REDIRECTS_MAX} | ");
+        assert!(SPECIFICATION.contains(&redirects), "{redirects}");
         assert_eq!(format_ms(DURATION_MS_MAX), "3650d");
         assert!(SPECIFICATION.contains("| duration | 3650d |"));
     }

@@ -10,7 +10,7 @@ use clap::Args;
 use tidings_broker::BrokerConfig;
 use tidings_client::{ClientError, Delivery};
 use tidings_protocol::{
-    AttributeFilter, CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP, field,
+    AttributeFilter, CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP, UrlError, field,
 };
 use tidings_subscriber::figures::CrawlerFigures;
 use tidings_subscriber::{CrawlerConfig, PageReport};
@@ -180,8 +180,9 @@ async fn note_wrong_urls(broker: &BrokerAddress) -> Result<(), ClientError> {
 
 /// The note for a dead letter about a line that is not a URL.
 fn wrong_url(dead_letter: &str) -> Option<String> {
+    const TOO_LONG: &str = "reason=url-too-long";
     let (reason, rest) = dead_letter.split_once(' ')?;
-    if !["reason=not-a-url", "reason=not-an-http-url"].contains(&reason)
+    if !["reason=not-a-url", "reason=not-an-http-url", TOO_LONG].contains(&reason)
         || field(rest, "group") != Some(DEFAULT_GROUP)
     {
         return None;
@@ -189,6 +190,9 @@ fn wrong_url(dead_letter: &str) -> Option<String> {
     // `group=.. topic=.. seq=.. <payload>`
     let line = rest.splitn(4, ' ').nth(3)?;
     let shown = printable(line, LINE_CHARS_MAX);
+    if reason == TOO_LONG {
+        return Some(format!("{}: {shown}", UrlError::TooLong));
+    }
     let target = line.split(' ').next().unwrap_or_default();
     let has_scheme = target.contains("://");
     let is_host = target.contains(['.', ':']) || target.starts_with("localhost");
@@ -284,6 +288,8 @@ mod tests {
             let text = note("not-an-http-url", line).unwrap();
             assert!(text.starts_with(&format!("not a URL: {line}; ")), "{text}");
         }
+        let text = note("url-too-long", "http://example.com/").unwrap();
+        assert_eq!(text, "the URL is longer than 8192 bytes: http://example.com/");
         assert_eq!(note("unknown-job", "http://a.example/ job=x"), None);
         let other = "reason=not-a-url group=thumbs topic=t seq=7 example.com/x";
         assert_eq!(wrong_url(other), None);

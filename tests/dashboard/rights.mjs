@@ -26,6 +26,7 @@ const FORBIDDEN = [
   ['PATCH', 'jobs/almanac', '{"max-pages":1}'],
   ['POST', 'jobs/almanac/urls', '{"urls":["http://forged.example/"]}'],
   ['POST', 'jobs/almanac/cancel'],
+  ['POST', 'jobs/almanac/retry'],
   ['DELETE', 'jobs/gazette'],
 ];
 

@@ -113,8 +113,8 @@ fn job_changes(manage: &JobCommand<'_>) -> Result<SettingWords, ProtocolError> {
 }
 
 fn add_seed(manage: &JobCommand<'_>) -> Result<JobOperation, ProtocolError> {
-    manage.allow_only(&["group", "url", "prio", "after", "render"])?;
+    manage.allow_only(&["group", "url", "prio", "after", "render", "item", "source"])?;
     let url = manage.setting("url").ok_or_else(|| bad_argument("add needs url=<URL>"))?.into();
-    let (prio, after, render) = manage.seed_settings()?;
-    Ok(JobOperation::Add { url, prio, after, render })
+    let (prio, after, attributes) = manage.seed_settings()?;
+    Ok(JobOperation::Add { url, prio, after, attributes: attributes.into() })
 }

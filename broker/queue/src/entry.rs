@@ -268,11 +268,14 @@ pub(crate) fn render_of(forwarded: &str) -> Option<Render> {
 
 /// Returns forwarded attributes with this value of `render=`, or without one.
 pub(crate) fn with_render(forwarded: &str, render: Option<Render>) -> String {
-    let mut all = render.map_or_else(String::new, |render| format!(" render={render}"));
-    for word in forwarded.split(' ').skip(1).filter(|word| !word.starts_with("render=")) {
-        all.extend([" ", word]);
-    }
-    all
+    let render = render.map_or_else(String::new, |render| format!(" render={render}"));
+    render + &without_attribute(forwarded, "render=")
+}
+
+/// Returns forwarded attributes without one of them. `name` ends with an equals sign.
+pub(crate) fn without_attribute(forwarded: &str, name: &str) -> String {
+    let words = forwarded.split(' ').skip(1).filter(|word| !word.starts_with(name));
+    words.flat_map(|word| [" ", word]).collect()
 }
 
 /// Adds the attributes of `others` with names that `carried` lacks. `None` if the result is too

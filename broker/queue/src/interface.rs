@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
     After, EntrySelection, GroupSetting, JobName, JobQuery, KeyQuery, ListRange, MemberId,
-    ProtocolError, Render, RuleSettings, ScheduleQuery, Seq, TaskId, TaskQuery, TaskReply,
-    TopicName, WaitingChange,
+    ProtocolError, RuleSettings, ScheduleQuery, Seq, TaskId, TaskQuery, TaskReply, TopicName,
+    WaitingChange,
 };
 
 use crate::entry::{EntryId, JobNumber};
@@ -276,8 +276,8 @@ pub enum JobOperation {
         prio: i16,
         /// The delay or time of day before which it is not released.
         after: After,
-        /// Whether its page is rendered; `None`: as the job says.
-        render: Option<Render>,
+        /// The attributes of its tasks, each with a leading space.
+        attributes: Box<str>,
     },
     /// Changes settings while it runs ([`JobSettings::changed`]).
     Set(SettingWords),

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use super::Prio;
 use super::manage::{Action, GroupCommand, JobCommand, ManageCommand};
 use crate::error::bad_argument;
+use crate::payload::push_attribute;
 use crate::status::{JobState, OnOff, TaskState};
 use crate::time_of_day::AfterError;
 use crate::url_pattern::Patterns;
@@ -359,19 +360,27 @@ impl JobCommand<'_> {
         }
     }
 
-    /// The priority of a seed, the delay or time of day before which it is not released, and
-    /// whether its page is rendered.
-    pub fn seed_settings(&self) -> Result<(i16, After, Option<Render>), ProtocolError> {
+    /// The priority of a seed, the delay or time of day before which it is not released, and the
+    /// attributes that its tasks have, each with a leading blank.
+    pub fn seed_settings(&self) -> Result<(i16, After, String), ProtocolError> {
         let prio = self.setting("prio").map_or(Ok(0), |prio| prio.parse().map(Prio::value))?;
         let after = self.setting("after").unwrap_or("0");
         let after = after
             .parse()
             .map_err(|error: AfterError| bad_argument(format!("after={after}: {error}")))?;
-        let render = self.setting("render").map(|word| {
-            Render::from_word(word)
-                .ok_or_else(|| bad_argument(format!("render={word}: expected yes, no or auto")))
-        });
-        Ok((prio, after, render.transpose()?))
+        let render = self.setting("render");
+        if let Some(word) = render.filter(|word| Render::from_word(word).is_none()) {
+            return Err(bad_argument(format!("render={word}: expected yes, no or auto")));
+        }
+        let mut attributes = String::new();
+        for (name, value) in
+            [("render", render), ("item", self.setting("item")), ("source", self.setting("source"))]
+        {
+            if let Some(value) = value {
+                push_attribute(&mut attributes, name, value);
+            }
+        }
+        Ok((prio, after, attributes))
     }
 }
 

@@ -167,6 +167,8 @@ status! {
         content_type: Option<String> = "type",
         /// The hash of the page.
         hash: Option<String> = "hash",
+        /// The target of its redirect.
+        location: Option<String> = "location",
         /// Why the group has given it up; then there is a dead letter.
         gave_up: Option<String> = "gave-up",
         /// The job.
@@ -177,6 +179,10 @@ status! {
         depth: Option<u64> = "depth",
         /// The number of the job.
         number: Option<u64> = "number",
+        /// `item=` of the event that announced it.
+        item: Option<String> = "item",
+        /// `source=` of that event.
+        source: Option<String> = "source",
     }
 }
 

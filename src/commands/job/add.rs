@@ -154,9 +154,19 @@ impl<'a> SeedSender<'a> {
     }
 
     /// Sends a seed. Its answer is read later.
-    pub(super) async fn add(&mut self, url: &str) -> Result<(), Failure> {
+    async fn add(&mut self, url: &str) -> Result<(), Failure> {
+        self.add_with(url, []).await
+    }
+
+    /// Sends a seed with these options of its own.
+    pub(super) async fn add_with<'s>(
+        &'s mut self,
+        url: &'s str,
+        own: impl IntoIterator<Item = (&'s str, &'s str)>,
+    ) -> Result<(), Failure> {
         self.read_answers(IN_FLIGHT_MAX - 1).await?;
         let mut settings = vec![("url", url)];
+        settings.extend(own);
         settings.extend(self.options.iter().map(|(key, value)| (*key, value.as_str())));
         let command = command(JobAction::Add, Some(self.job), self.group, settings);
         let answering = self.broker.client.start_request(&[], &command).await;

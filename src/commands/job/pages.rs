@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use tidings_protocol::status::{JobState, JobStatus, PageStatus, PassCounts};
-use tidings_protocol::{JobAction, JobName};
+use tidings_protocol::{JobAction, JobName, PassName, check_reasons, reason_of};
+use tidings_subscriber::traps::Trap;
 
 use super::{NAME, command};
-use crate::client::job_pages::{self, PassPages, PassQuery};
+use crate::client::job_pages::{self, KnownPages, PassQuery};
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags, json_line, print_table};
 use crate::flags::one_word;
 use crate::terminal::failure::Failure;
@@ -39,9 +40,6 @@ Reads the topic page-ready. Standard error has a summary by outcome, and says if
 has all events of the pass. Pages that wait, and those over the budget of the job, have no outcome.
 
 Exit codes: 0 success; 1 the job does not exist, or failed; 2 wrong usage.";
-
-/// The word for a page without `reason=`.
-const NO_REASON: &str = "unknown";
 
 /// Longer words are cut in tables.
 const WORD_CHARS_MAX: usize = 60;
@@ -81,7 +79,7 @@ pub(crate) struct PagesArgs {
 /// Prints the pages that failed.
 pub(super) async fn failed(args: PagesArgs) -> Result<(), Failure> {
     let found = list(&args, true, "STATUS> REASON ERROR URL", |page| {
-        vec![status(page), word(Some(reason(page))), word(page.error.as_deref()), url(page)]
+        vec![status(page), word(Some(reason_of(page))), word(page.error.as_deref()), url(page)]
     })
     .await?;
     if found.is_none() { Ok(()) } else { Err(Failure::Unsuccessful) }
@@ -164,16 +162,13 @@ impl PageFlags {
         let pass = self.pass.unwrap_or(job.pass);
         let is_final = pass == job.pass && job.state == JobState::Done;
         let counted = is_final.then(|| counted(&job.counts, only_failed));
-        let query = PassQuery {
-            job: &self.job,
-            group: &self.group.group,
-            number: job.number,
-            pass,
-            only_failed,
-            counted,
-        };
-        let PassPages { mut pages, known_from, has_events } =
+        let (name, group) = (&self.job, &self.group.group);
+        let of = PassName { job: name, group, number: job.number, pass };
+        let query = PassQuery { of, only_failed, counted };
+        let KnownPages { mut pages, known_from, has_events } =
             job_pages::read(&self.output.broker.broker, &query, console).await?;
+        check_reasons(&self.reason, &pages, &Trap::ALL.map(Trap::as_str))
+            .map_err(|error| Failure::Usage(format!("--reason {error}")))?;
         let known = pages.len() as u64;
         let is_trimmed = known_from.0 > 1;
         let missing = match counted {
@@ -197,7 +192,7 @@ impl PageFlags {
             console.note(&format!("note: {missing}; {because}"));
         }
         if !self.reason.is_empty() {
-            pages.retain(|page| self.reason.iter().any(|word| word == reason(page)));
+            pages.retain(|page| self.reason.iter().any(|word| word == reason_of(page)));
         }
         Ok(SelectedPages { pages, is_incomplete: missing.is_some() })
     }
@@ -211,7 +206,7 @@ fn counted(counts: &PassCounts, only_failed: bool) -> u64 {
 
 /// `12 failed: 7 status, 3 dns, 2 timeout`.
 fn failed_line(found: &SelectedPages) -> String {
-    match &*count_by(&found.pages, reason) {
+    match &*count_by(&found.pages, reason_of) {
         "" => found.none_line().to_owned(),
         reasons => format!("{} failed: {reasons}", format_count(found.pages.len() as u64)),
     }
@@ -239,11 +234,6 @@ pub(super) fn count_by(pages: &[PageStatus], key: impl Fn(&PageStatus) -> &str) 
     counts.collect::<Vec<_>>().join(", ")
 }
 
-/// `reason=` of a page.
-pub(super) fn reason(page: &PageStatus) -> &str {
-    page.reason.as_deref().unwrap_or(NO_REASON)
-}
-
 fn status(page: &PageStatus) -> String {
     page.status.map_or("-".to_owned(), |status| status.to_string())
 }
@@ -268,6 +258,6 @@ mod tests {
         let pages = ["dns", "\u{202e}dns", "dns", &long]
             .map(|word| PageStatus::parse(&format!("http://a.org/ outcome=failed reason={word}")));
         let cut = &long[..WORD_CHARS_MAX - 1];
-        assert_eq!(count_by(&pages, reason), format!("2 dns, 1 {cut}…, 1 \\u{{202e}}dns"));
+        assert_eq!(count_by(&pages, reason_of), format!("2 dns, 1 {cut}…, 1 \\u{{202e}}dns"));
     }
 }

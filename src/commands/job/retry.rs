@@ -3,10 +3,10 @@
 use clap::Args;
 use serde_json::json;
 use tidings_protocol::status::{JobState, JobStatus, PageStatus};
-use tidings_protocol::{GroupAction, JobAction};
+use tidings_protocol::{GroupAction, JobAction, reason_of};
 
 use super::add::SeedSender;
-use super::pages::{PageFlags, count_by, reason};
+use super::pages::{PageFlags, count_by};
 use super::{NAME, command};
 use crate::client::manage::BrokerClient;
 use crate::commands::group;
@@ -69,7 +69,7 @@ pub(super) async fn run(args: RetryArgs) -> Result<(), Failure> {
         let line = json!({ "job": job, "pass": pass, "pages": pages, "dry-run": dry_run });
         return console.line(&line.to_string());
     }
-    let reasons = count_by(pages, reason);
+    let reasons = count_by(pages, reason_of);
     let count = plural(pages.len() as u64, "page");
     console.line(&match (pages.is_empty(), dry_run) {
         (true, _) => found.none_line().to_owned(),
@@ -97,7 +97,9 @@ async fn queue(
     let queued = async {
         let mut seeds = SeedSender::new(broker, &of.job, group);
         for page in pages {
-            seeds.add(&page.url).await?;
+            let item = page.item.as_deref().map(|item| ("item", item));
+            let source = page.source.as_deref().map(|source| ("source", source));
+            seeds.add_with(&page.url, item.into_iter().chain(source)).await?;
             console.progress(&format!(
                 "{} of {} queued",
                 format_count(seeds.new + seeds.known),

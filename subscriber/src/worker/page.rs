@@ -14,7 +14,7 @@ use tidings_documents::feed::{Feed, FeedReader, NO_FEED, watched_feed};
 use tidings_documents::page::{PageContent, PageLink};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_egress::http::Validators;
-use tidings_protocol::{CanonicalUrl, KeyRest, Render, RetryMode};
+use tidings_protocol::{CanonicalUrl, KeyRest, REDIRECTS_MAX, Render, RetryMode, is_in_chain};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -150,9 +150,7 @@ impl TaskWork<'_> {
                 record.mark_trap(trap);
             }
         };
-        if outcome == PageOutcome::Redirect {
-            self.strip_target(&mut record);
-        }
+        self.settle_redirect(&mut record);
         let record = Arc::new(record);
         finish(self.crawler, self.task, record, Some(hold), read, ready(Ok(()))).await;
     }
@@ -188,9 +186,8 @@ impl TaskWork<'_> {
         let headers = fetched.headers.clone();
         let mut record = self.record(outcome, fetched, failure, duration);
         record.changed = earlier.change_of(&record);
-        if outcome == PageOutcome::Redirect {
-            self.strip_target(&mut record);
-        }
+        self.settle_redirect(&mut record);
+        let outcome = record.report.outcome;
         let hubs = content.hubs.iter().map(ToString::to_string).collect();
         let named =
             NamedLinks { feeds: content.feeds.clone(), hubs, own: content.self_url.clone() };
@@ -279,6 +276,26 @@ impl TaskWork<'_> {
         let traps = self.crawler.traps.lock();
         let links = std::mem::take(&mut record.links);
         record.links = strip_links(links, |url| Some(traps.without_session(pass, url)?.into()));
+    }
+
+    /// Prepares the target of a redirect, if the page has one. A redirect that cannot end is a
+    /// failure.
+    fn settle_redirect(&self, record: &mut PageRecord) {
+        self.strip_target(record);
+        let Some(target) = &record.redirect else { return };
+        let spec = &self.task.spec;
+        let is_circle = spec.job.is_some()
+            && (target == self.page.as_str()
+                || spec
+                    .chain
+                    .as_deref()
+                    .is_some_and(|chain| is_in_chain(chain, CanonicalUrl::key_of(target))));
+        if is_circle {
+            record.fail_redirect(format!("a circle of redirects, back to {target}"));
+        } else if spec.hops >= REDIRECTS_MAX {
+            let text = format!("more than {REDIRECTS_MAX} redirects, the next one to {target}");
+            record.fail_redirect(text);
+        }
     }
 
     /// Removes tracking parameters and session ids from the target of a redirect, unless the result

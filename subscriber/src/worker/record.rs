@@ -160,6 +160,14 @@ impl PageRecord {
         }
     }
 
+    /// Marks the record as failed: its redirect is not followed.
+    pub(super) fn fail_redirect(&mut self, text: String) {
+        self.redirect = None;
+        self.report.outcome = PageOutcome::Failed;
+        self.report.reason = Some(Reason::TooManyRedirects.as_str());
+        self.report.error = Some(text);
+    }
+
     /// Marks the record as a trap: its links are not followed.
     pub(super) fn mark_trap(&mut self, trap: Trap) {
         self.changed = None;

@@ -23,6 +23,10 @@ pub(super) struct TaskSpec {
     pub(super) scoped_pass: Option<ScopedPass>,
     /// Number of links from a seed of the job.
     pub(super) depth: Option<u64>,
+    /// Redirects in a row that led to the page.
+    pub(super) hops: u32,
+    /// In a job, the URLs that they came from.
+    pub(super) chain: Option<Box<str>>,
     /// `item=` of the event that announced the page.
     pub(super) item: Option<Box<str>>,
     /// `source=` of that event.
@@ -45,7 +49,7 @@ impl TaskSpec {
         let url_len = payload.target().unwrap_or(&text).len();
         let (mut job, mut pass, mut number, mut scope) = (None, None, None, None);
         let (mut depth, mut again, mut last, mut render) = (None, None, None, None);
-        let (mut item, mut source) = (None, None);
+        let (mut item, mut source, mut hops, mut chain) = (None, None, None, None);
         let traceparent = payload.traceparent().map(Box::from);
         for (key, value) in payload.attributes() {
             let place = match key {
@@ -54,6 +58,8 @@ impl TaskSpec {
                 "number" => &mut number,
                 "scope" => &mut scope,
                 "depth" => &mut depth,
+                "hops" => &mut hops,
+                "chain" => &mut chain,
                 "item" => &mut item,
                 "source" => &mut source,
                 "again" => &mut again,
@@ -63,7 +69,7 @@ impl TaskSpec {
             };
             place.get_or_insert(value);
         }
-        let count = |value: Option<&str>| value.and_then(|value| value.parse().ok());
+        let count = |value: Option<&str>| value.and_then(|value| value.parse::<u64>().ok());
         let pass = count(pass);
         // A job name can be used again, a job number cannot.
         let key = number.zip(pass).map(|(number, pass)| PassKey::new(run, number, pass));
@@ -74,6 +80,8 @@ impl TaskSpec {
             pass,
             scoped_pass: key.map(|pass| ScopedPass { pass, scope }),
             depth: count(depth),
+            hops: count(hops).and_then(|hops| u32::try_from(hops).ok()).unwrap_or(0),
+            chain: chain.map(Box::from),
             item: announced(item),
             traceparent,
             source: announced(source),

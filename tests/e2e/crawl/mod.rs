@@ -17,6 +17,7 @@ mod probe_urls;
 mod proxies;
 mod published_feeds;
 mod python_docs;
+mod redirects;
 mod rendered;
 mod rendering;
 mod rendering_auto;

@@ -499,6 +499,7 @@ fn cover_jobs(http: &HttpClient, server: &Server) {
         http.send_json("POST", "/jobs/none/urls", r#"{"urls":["http://b.example/"]}"#).status,
         404
     );
+    assert_eq!(http.request("POST", "/jobs/j/retry", &[]).status, 409);
     let change = |job: &str, body| http.send_json("PATCH", &format!("/jobs/{job}"), body);
     let dry = change("j", r#"{"exclude":["/"],"dry":true}"#);
     assert_eq!((dry.status, &dry.json()["examples"]), (200, &json!([])));
@@ -525,6 +526,15 @@ fn cover_jobs(http: &HttpClient, server: &Server) {
     assert_eq!(change("j", r#"{"max-pages":1}"#).status, 409);
     for action in ["pause", "resume"] {
         assert_eq!(http.request("POST", &format!("/jobs/j/{action}"), &[]).status, 409, "{action}");
+    }
+    let retry = |of: &str| http.request("POST", &format!("/jobs/{of}"), &[]);
+    assert_eq!(retry("none/retry").status, 404);
+    assert_eq!(
+        retry("j/retry?reason=dns&pass=1").json(),
+        json!({"job": "j", "pass": 1, "pages": 0})
+    );
+    for (wrong, status) in [("reason=nosuch", 404), ("pass=2", 404), ("pass=0", 400)] {
+        assert_eq!(retry(&format!("j/retry?{wrong}")).status, status, "{wrong}");
     }
     assert_eq!(http.get("/jobs/none").status, 404);
     assert_eq!(http.get("/jobs").json()["jobs"][0]["state"], "done");

@@ -69,6 +69,20 @@ fn a_line_without_a_scheme_is_reported_with_a_suggestion() {
 }
 
 #[test]
+fn a_url_that_is_too_long_is_refused_by_an_event() {
+    let origin = Origin::serve(Site::default());
+    let server = Server::start_up(&["--allow-private"]);
+    let mut subscriber = LineConnection::connect_client(server.address);
+    assert_eq!(subscriber.request("SUB dead-letter from=first"), "+OK");
+    let url = |bytes: usize| format!("{:a<bytes$}", origin.url(0, "/"));
+    run_nc(server.address, format!("{} item=5\n{} item=6\n", url(8192), url(8193)));
+    let letter = subscriber.read_line();
+    let expected = "MSG dead-letter 1 reason=url-too-long group=crawlers topic=new-url seq=2 ";
+    assert_eq!(letter, format!("{expected}{} item=6", url(8193)));
+    page_database::wait_for_rows(&server.data_dir(), "select url from pages where item = 5", 1);
+}
+
+#[test]
 fn up_prints_its_address_its_data_directory_and_a_next_command() {
     let up = Server::start_up(&[]);
     let next = up.process.wait_for_line_with("nc -N ");

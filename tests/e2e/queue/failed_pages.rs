@@ -10,8 +10,11 @@ use std::thread;
 
 use serde_json::json;
 
+use crate::access::audit::wait_for_record;
+use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, OriginResponse, Site, full_response, html_response};
+use crate::support::page_database;
 use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
 use crate::support::scripted_broker::start_scripted_broker;
 use crate::support::wait::WAIT_TIMEOUT;
@@ -108,6 +111,24 @@ fn pages_that_the_origin_fails_are_named_and_fetched_again() {
 }
 
 #[test]
+fn a_page_that_is_fetched_again_keeps_what_announced_it() {
+    let (origin, is_mended) = start_origin();
+    let server = Server::start_up(&["--allow-private", "--delay", "10ms"]);
+    run_at(&server, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
+    run_at(&server, &["job", "open", "site"]).expect_code(0);
+    let seed = format!("{} job=site item=5%20a source=feed", origin.url(0, "/broken"));
+    run_at(&server, &["pub", "new-url", &seed]).expect_code(0);
+    run_at(&server, &["job", "close", "site"]).expect_code(0);
+    wait_for_job(&server, "site", 1);
+    is_mended.store(true, Ordering::SeqCst);
+    run_at(&server, &["job", "retry", "site"]).expect_code(0);
+    wait_for_job(&server, "site", 0);
+    let stored = "select pass, status, item, source from pages order by pass";
+    let stored = page_database::query(&server.data_dir(), stored).unwrap();
+    assert_eq!(stored, ["1|500|5%20a|feed", "2|200|5%20a|feed"]);
+}
+
+#[test]
 fn summary_of_a_crawl_names_the_command_for_its_failures() {
     let (origin, _) = start_origin();
     let server = Server::start(&["up", "--allow-private", "--delay", "10ms"]);
@@ -129,7 +150,7 @@ struct ReportedJob {
 impl ReportedJob {
     #[track_caller]
     fn start() -> Self {
-        let server = Server::start_broker();
+        let server = Server::start(&["broker", "--audit", "audit.log"]);
         let mut worker = LineConnection::connect_client(server.address);
         let create = "GROUP create crawlers delay=0ms max-attempts=1";
         assert!(worker.request(create).starts_with("+OK"));
@@ -184,28 +205,37 @@ const C: (&str, &str) =
     ("http://c.org/", "ACK outcome=failed status=410 reason=status error=HTTP_status_410");
 const D: (&str, &str) = ("http://d.org/", "NACK reason=dns error=no_such_host");
 const E: (&str, &str) = ("http://e.org/", "ACK outcome=failed");
+/// With a word of its worker.
+const F: (&str, &str) = ("http://f.org/", "ACK outcome=failed reason=no-price");
 
 #[test]
 fn failures_are_listed_and_retried_by_their_reasons() {
     let mut job = ReportedJob::start();
-    job.run_pass(&[A, B, C, D, E]);
+    job.run_pass(&[A, B, C, D, E, F]);
     wait_for_job(&job.server, "docs", 1);
     let (listed, summary) = job.run(&["job", "failed", "docs"], 1);
     assert_eq!(
         listed,
         [
-            "STATUS  REASON   ERROR            URL",
-            "   404  status   HTTP_status_404  http://b.org/",
-            "   410  status   HTTP_status_410  http://c.org/",
-            "     -  dns      no_such_host     http://d.org/",
-            "     -  unknown  -                http://e.org/",
+            "STATUS  REASON    ERROR            URL",
+            "   404  status    HTTP_status_404  http://b.org/",
+            "   410  status    HTTP_status_410  http://c.org/",
+            "     -  dns       no_such_host     http://d.org/",
+            "     -  unknown   -                http://e.org/",
+            "     -  no-price  -                http://f.org/",
         ]
     );
-    assert_eq!(summary, "4 failed: 2 status, 1 dns, 1 unknown");
-    let (listed, _) = job.run(&["job", "failed", "docs", "--reason", "dns,unknown", "--urls"], 1);
-    assert_eq!(listed, [D.0, E.0]);
+    assert_eq!(summary, "5 failed: 2 status, 1 dns, 1 no-price, 1 unknown");
+    let (listed, _) = job.run(&["job", "failed", "docs", "--reason", "dns,no-price", "--urls"], 1);
+    assert_eq!(listed, [D.0, F.0]);
     let (_, summary) = job.run(&["job", "failed", "docs", "--reason", "timeout"], 0);
     assert_eq!(summary, "nothing failed");
+    for command in ["failed", "pages", "retry"] {
+        let wrong = ["job", command, "docs", "--reason", "dns,nosuch"];
+        let (_, error) = job.run(&wrong, 2);
+        let expected = "--reason nosuch: expected one of address, bad-http, bomb, busy, calendar, ";
+        assert!(error.contains(expected) && error.ends_with(", url-too-long"), "{error}");
+    }
     let page = &run_json_at(&job.server, &["job", "pages", "docs"])[0];
     let expected = json!(["http://a.org/", "done", 200, 5, "text/html", 1]);
     let fields = ["url", "outcome", "status", "bytes", "type", "pass"];
@@ -221,7 +251,30 @@ fn failures_are_listed_and_retried_by_their_reasons() {
     assert_eq!(job.run(&["job", "failed", "docs", "--urls"], 1).0, [B.0]);
     assert_eq!(job.run(&["dead", "ls"], 0).0.len(), 1, "the dead letter of D must be gone");
     let (planned, _) = job.run(&["job", "retry", "docs", "--pass", "1", "--dry-run"], 0);
-    assert_eq!(planned, ["4 pages would be fetched again: 2 status, 1 dns, 1 unknown"]);
+    assert_eq!(planned, ["5 pages would be fetched again: 2 status, 1 dns, 1 no-price, 1 unknown"]);
+}
+
+#[test]
+fn one_request_over_http_fetches_failed_pages_again() {
+    let mut job = ReportedJob::start();
+    job.run_pass(&[A, B, C, D]);
+    wait_for_job(&job.server, "docs", 1);
+    let http = HttpClient::new(&job.server);
+    let retry = |query| http.request("POST", &format!("/jobs/docs/retry{query}"), &[]).json();
+    assert_eq!(retry("?reason=timeout"), json!({ "job": "docs", "pass": 1, "pages": 0 }));
+    assert_eq!(retry("?reason=status,dns"), json!({ "job": "docs", "pass": 2, "pages": 3 }));
+    let found = [B, (C.0, A.1), (D.0, A.1)];
+    for _ in found {
+        job.report(&found);
+    }
+    wait_for_job(&job.server, "docs", 1);
+    assert_eq!(job.run(&["job", "failed", "docs", "--urls"], 1).0, [B.0]);
+    assert_eq!(job.run(&["dead", "ls"], 0).0.len(), 1, "the dead letter of D must be gone");
+    assert_eq!(retry("?pass=1"), json!({ "job": "docs", "pass": 3, "pages": 3 }));
+    let audit = job.server.folder.path().join("audit.log");
+    for change in ["JOB open", "GROUP drop", "JOB close"] {
+        wait_for_record(&audit, &[("what", "changed"), ("change", change), ("way", "http")]);
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tidings_protocol::{
     After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, KeyKind, PAYLOAD_BYTES_MAX, Payload,
-    Prio, Render, Seq, TopicName, UrlKey,
+    Prio, REDIRECTS_MAX, Render, Seq, TopicName, UrlKey,
 };
 
 use super::parsed_event::ParsedEvent;
@@ -23,13 +23,10 @@ use crate::record::{Decision, EventEffect};
 use crate::schedules::{EVERY_MS_MIN, Schedule, WallClockDue, WallClockTarget, WallClockTimes};
 use crate::{Group, Output, StagedLink};
 
-/// Redirects that are followed in a row.
-const HOPS_MAX: u32 = 10;
-
 /// Attributes with a meaning to the group, which are therefore not forwarded.
-const OWN_ATTRIBUTES: [&str; 15] = [
+const OWN_ATTRIBUTES: [&str; 16] = [
     "number", "job", "pass", "depth", "scope", "prio", "after", "every", "was", "kind", "hops",
-    "schedule", "last", "again", "id",
+    "chain", "schedule", "last", "again", "id",
 ];
 
 /// What an event requests, parsed from its payload.
@@ -483,7 +480,7 @@ impl Group {
         } else {
             (parent.depth.saturating_add(1), 0)
         };
-        if hops > HOPS_MAX {
+        if hops > REDIRECTS_MAX {
             return LinkVerdict::Refused;
         }
         match parent.job {

@@ -1,10 +1,10 @@
 //! Actions on existing jobs: pause, resume, add a seed, wait for the end, delete.
 
 use tidings_protocol::status::{Answer, JobEnd, JobStatus, SeedStatus};
-use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError, Render, bad_argument};
+use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError, bad_argument};
 
 use super::admit::{EventRequest, wall_clock_dues_of};
-use crate::entry::{JobNumber, with_render};
+use crate::entry::{FORWARDED_BYTES_MAX, JobNumber};
 use crate::interface::JobOperation;
 use crate::jobs::{Job, JobSettings, JobState};
 use crate::moment::Moment;
@@ -25,8 +25,8 @@ impl Group {
             JobOperation::Cancel => self.end_job(name, true, now)?.into(),
             JobOperation::Pause => self.set_job_paused(name, true, now)?.into(),
             JobOperation::Resume => self.set_job_paused(name, false, now)?.into(),
-            JobOperation::Add { url, prio, after, render } => {
-                self.add_seed(name, (url, *prio, *after, *render), now)?.into()
+            JobOperation::Add { url, prio, after, attributes } => {
+                self.add_seed(name, (url, *prio, *after, attributes), now)?.into()
             }
             JobOperation::Set(changes) => self.set_job(name, changes, now)?.into(),
             JobOperation::Wait => {
@@ -128,7 +128,7 @@ impl Group {
     fn add_seed(
         &mut self,
         name: &JobName,
-        (url, prio, after, render): (&str, i16, After, Option<Render>),
+        (url, prio, after, attributes): (&str, i16, After, &str),
         now: Moment,
     ) -> Result<SeedStatus, ProtocolError> {
         let number = self.find_job(name)?.id.number;
@@ -142,6 +142,10 @@ impl Group {
             let text = "the group is full; add the seed again when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));
         }
+        if attributes.len() > FORWARDED_BYTES_MAX {
+            let text = format!("item= and source= have more than {FORWARDED_BYTES_MAX} bytes");
+            return Err(bad_argument(text));
+        }
         let (due, at) = self.schedules.due_after(after, now);
         let request = EventRequest {
             text: url.as_str(),
@@ -150,7 +154,7 @@ impl Group {
             job: Some(name.as_ref()),
             prio,
             due,
-            forwarded: with_render("", render).into(),
+            forwarded: attributes.into(),
         };
         let taking = self
             .judge_seed(name.as_ref(), request)

@@ -4,10 +4,13 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 use tidings_protocol::status::{Answer, DrainStatus, MemberFields, MemberStatus};
-use tidings_protocol::{CanonicalUrl, Code, KeyKind, MemberId, ProtocolError, TaskId};
+use tidings_protocol::{
+    CanonicalUrl, Code, KeyKind, MemberId, ProtocolError, TaskId, extend_chain,
+};
 
 use crate::entry::{
-    Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Lease, attribute, merge_attributes, with_render,
+    Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Lease, attribute, merge_attributes,
+    with_render, without_attribute,
 };
 use crate::jobs::Job;
 use crate::leases::{Credit, Member, MemberConn};
@@ -21,6 +24,9 @@ pub(crate) const DRAINED_MAX: usize = 1000;
 
 /// Attribute of a redirect's target that names the URL with the schedule.
 const MOVED_FROM: &str = " schedule=";
+
+/// Attribute of a redirect's target with the URLs that led to it.
+pub(super) const CHAIN: &str = " chain=";
 
 /// No event can contain it, because the group does not forward `schedule=` from events.
 fn moved_from(carried: &str) -> Option<&str> {
@@ -209,18 +215,22 @@ impl Group {
     }
 
     /// Returns the attributes for the target of an entry's redirect. They include the URL with the
-    /// schedule, if there is one and it fits.
+    /// schedule, if there is one and, in a job, the chain of redirects; each if it fits.
     pub(crate) fn redirect_attributes(&self, admitted: &Admission) -> Box<str> {
-        let carried = self.task_attributes(admitted);
+        let own = self.task_attributes(admitted);
+        let mut carried = without_attribute(&own, CHAIN.trim_start());
         let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
         let schedule = schedule.filter(|_| moved_from(&carried).is_none());
-        let schedule_text = schedule.map(|schedule| format!("{MOVED_FROM}{}", schedule.text));
-        let schedule_text =
-            schedule_text.filter(|text| carried.len() + text.len() <= FORWARDED_BYTES_MAX);
-        match schedule_text {
-            Some(text) => format!("{carried}{text}").into(),
-            None => carried.into(),
+        let schedule = schedule.map(|schedule| format!("{MOVED_FROM}{}", schedule.text));
+        let chain = admitted.url_key.filter(|_| admitted.job.is_some());
+        let chain =
+            chain.map(|url| format!("{CHAIN}{}", extend_chain(attribute(&own, CHAIN), url)));
+        for text in [schedule, chain].into_iter().flatten() {
+            if carried.len() + text.len() <= FORWARDED_BYTES_MAX {
+                carried.push_str(&text);
+            }
         }
+        carried.into()
     }
 
     /// Returns the attributes that are sent with an entry, each with a leading space: its own, and

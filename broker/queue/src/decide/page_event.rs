@@ -2,33 +2,46 @@
 
 use std::fmt::Write;
 
-use tidings_protocol::{Outcome, PAYLOAD_BYTES_MAX, TaskReport};
+use tidings_protocol::{CanonicalUrl, Outcome, PAYLOAD_BYTES_MAX, TaskReport};
 
 use crate::Group;
 use crate::entry::Entry;
 use crate::mutants::{self, Mutant};
 
 /// Attributes of announcements that are not carried along: those that this event has itself, so that
-/// no publisher can forge an outcome, and `render`, which is about the fetch.
-const RESERVED_ATTRIBUTES: [&str; 18] = [
+/// no publisher can forge an outcome, and `render` and `chain`, which are about the fetch.
+const RESERVED_ATTRIBUTES: [&str; 20] = [
     "outcome", "page", "group", "serial", "gave-up", "in-job", "pass", "depth", "number", "reason",
-    "error", "status", "ms", "bytes", "changed", "type", "hash", "render",
+    "error", "status", "ms", "bytes", "changed", "type", "hash", "render", "chain", "location",
 ];
 
 /// Bytes that the words of most events take.
 const WORDS_BYTES: usize = 448;
 
+/// How a page ended.
+#[derive(Default)]
+pub(crate) struct PageEnd<'a> {
+    /// The outcome.
+    pub(crate) outcome: Outcome,
+    /// The report of the last attempt.
+    pub(crate) report: Option<&'a TaskReport>,
+    /// Why the group does not try again.
+    pub(crate) gave_up: Option<&'a str>,
+    /// The target of its redirect.
+    pub(crate) location: Option<CanonicalUrl<'a>>,
+}
+
 impl Group {
-    /// Returns the event about an entry that ends with this outcome: its URL, and what is known
-    /// about it. `None` if the entry has no URL or the group announces no outcomes. `gave_up`: why
-    /// the group does not try again. The event is the `ahead`-th that the group publishes next.
+    /// Returns the event about an entry that ends: its URL, and what is known about it. `None` if
+    /// the entry has no URL or the group announces no outcomes. The event is the `ahead`-th that the
+    /// group publishes next.
     pub(crate) fn page_event(
         &self,
         entry: &Entry,
-        outcome: Outcome,
-        report: Option<&TaskReport>,
-        (gave_up, ahead): (Option<&str>, u64),
+        end: &PageEnd<'_>,
+        ahead: u64,
     ) -> Option<String> {
+        let PageEnd { outcome, report, gave_up, ref location } = *end;
         let admitted = &entry.admitted;
         admitted.url_key.filter(|_| self.config.page_ready)?;
         if mutants::is(Mutant::UntoldOutcome) && outcome != Outcome::Done {
@@ -45,6 +58,9 @@ impl Group {
         );
         if let Some(report) = report {
             let _ = write!(event, "{report}");
+        }
+        if let Some(location) = location {
+            event.extend([" location=", location.as_str()]);
         }
         if let Some(gave_up) = gave_up {
             if report.is_none_or(|report| report.reason.is_none()) {

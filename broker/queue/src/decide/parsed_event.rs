@@ -1,6 +1,6 @@
 //! Events of feeding topics, as far as they can be read without the group.
 
-use tidings_protocol::{CanonicalUrl, Payload, UrlKey};
+use tidings_protocol::{CanonicalUrl, Payload, UrlError, UrlKey};
 
 use crate::config::{GroupConfig, key_attribute};
 
@@ -18,7 +18,10 @@ impl<'a> ParsedEvent<'a> {
             return Ok(Self { payload, url: None });
         }
         let target = payload.target().ok_or("not-a-url")?;
-        let url = CanonicalUrl::parse(target).map_err(|_| "not-an-http-url")?;
+        let url = CanonicalUrl::parse(target).map_err(|error| match error {
+            UrlError::TooLong => "url-too-long",
+            _ => "not-an-http-url",
+        })?;
         let url_key = url.url_key();
         Ok(Self { payload, url: Some((url, url_key)) })
     }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use tidings_protocol::{KeyRest, Outcome, PAGE_READY_TOPIC};
 
+use super::page_event::PageEnd;
 use super::prefetch::PREFETCH_BATCH;
 use crate::Group;
 use crate::dead_letters::DOWN;
@@ -144,7 +145,8 @@ impl Group {
         // One that was also announced continues without its job.
         let event = match end {
             EndReason::Scope if !entry.admitted.announced => {
-                self.page_event(&entry, Outcome::Scope, None, (None, 1))
+                let end = PageEnd { outcome: Outcome::Scope, ..PageEnd::default() };
+                self.page_event(&entry, &end, 1)
             }
             _ => None,
         };

@@ -10,8 +10,10 @@ use tidings_protocol::{
 };
 
 use super::admit::dead_letter_text;
+use super::membership::CHAIN;
+use super::page_event::PageEnd;
 use crate::dead_letters::RETRY_NO;
-use crate::entry::{AgainRequest, EndReason, Entry, EntryId, PassId};
+use crate::entry::{AgainRequest, EndReason, Entry, EntryId, PassId, without_attribute};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::{Decision, NextStep};
@@ -51,13 +53,12 @@ impl Group {
         task: &TaskId,
         (outcome, report): (Outcome, Option<&TaskReport>),
         hold: KeyRest,
-        (links, over_limit): (&[StagedLink], u64),
+        (staged, over_limit): (&[StagedLink], u64),
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let entry = self.held_entry(requester, task)?;
         // A page that was in flight when its key was blocked ends without children.
-        let linked = links.len();
-        let links = if self.frontier.is_blocked(entry) { &[] } else { links };
+        let links = if self.frontier.is_blocked(entry) { &[] } else { staged };
         let lacks_room = self.lacks_room_for(entry, links, now);
         if lacks_room && !mutants::is(Mutant::LosesLinks) {
             let text = "the group is full and has no room for the links; you still hold the task";
@@ -71,10 +72,14 @@ impl Group {
             task: task.to_string(),
             new: children.len() as u64,
             known: judged.known,
-            refused: judged.refused + over_limit + (linked - kept.len()) as u64,
+            refused: judged.refused + over_limit + (staged.len() - kept.len()) as u64,
         };
         let answered = &self.frontier.get(entry).entry;
-        let event = self.page_event(answered, outcome, report, (None, 1));
+        let is_redirect = |link: &&StagedLink| link.redirect && outcome == Outcome::Redirect;
+        let target = staged.iter().find(is_redirect);
+        let location = target.and_then(|link| CanonicalUrl::parse(&link.url).ok());
+        let end = PageEnd { outcome, report, location, ..PageEnd::default() };
+        let event = self.page_event(answered, &end, 1);
         self.commit(Decision::Answered { entry, outcome, children, no_room: 0, rest }, now);
         if let Some(report) = report {
             self.figures.add(report, job);
@@ -214,7 +219,9 @@ impl Group {
     ) {
         let (letter, event, job) = {
             let entry = self.unreleased(id);
-            let event = self.page_event(&entry, Outcome::Failed, report, (Some(reason), 2));
+            let gave_up = Some(reason);
+            let end = PageEnd { outcome: Outcome::Failed, report, gave_up, location: None };
+            let event = self.page_event(&entry, &end, 2);
             (self.dead_letter_payload(&entry, reason), event, entry.admitted.job)
         };
         self.commit(Decision::Ended { entries: vec![id], end }, now);
@@ -249,7 +256,11 @@ impl Group {
             let _ = write!(head, " job={} pass={pass} depth={}", job.name, admitted.depth);
         }
         match admitted.url_key {
-            Some(_) => format!("{} {head}{}", admitted.text, self.task_attributes(admitted)),
+            Some(_) => {
+                let carried =
+                    without_attribute(&self.task_attributes(admitted), CHAIN.trim_start());
+                format!("{} {head}{carried}", admitted.text)
+            }
             None => dead_letter_text(&head, &admitted.text),
         }
     }

@@ -254,7 +254,7 @@ fn what_waits_for_a_blocked_key_ends_and_what_comes_is_refused() {
         url: url.into(),
         prio: 0,
         after: tidings_protocol::After::Ms(0),
-        render: None,
+        attributes: Box::default(),
     };
     bench.with_job("docs", add("http://a.org/4"));
     assert_eq!(bench.error_code(), Code::Conflict);

@@ -35,7 +35,10 @@ fn events_seeds_and_links_are_refused() {
             assert!(letter.starts_with("reason=blocked group=crawlers "), "{letter}");
         }
         let (url, after) = (url.into(), After::Ms(0));
-        bench.with_job("site", JobOperation::Add { url, prio: 0, after, render: None });
+        bench.with_job(
+            "site",
+            JobOperation::Add { url, prio: 0, after, attributes: Box::default() },
+        );
         assert_eq!(bench.error_code(), Code::Conflict);
     }
     bench.assert_no_task("refused");

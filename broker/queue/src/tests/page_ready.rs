@@ -96,6 +96,29 @@ fn publisher_cannot_forge_an_outcome() {
 }
 
 #[test]
+fn event_of_a_redirect_names_its_target_even_if_it_is_not_followed() {
+    let mut bench = bench(&[]);
+    for (url, links, location) in [
+        ("http://a.org/", &[("HTTP://b.org/a#b", true)][..], " location=http://b.org/a"),
+        ("http://c.org/", &[("ftp://b.org/", true)], ""),
+        ("http://d.org/", &[("http://b.org/", false)], ""),
+    ] {
+        bench.publish(&format!("{url} location=forged"));
+        let task = bench.task();
+        bench.ack(A, &task.id, Outcome::Redirect, links);
+        let event = event(&mut bench);
+        let (_, behind) = event.split_once(" serial=").unwrap();
+        let words = behind.split_once(' ').map_or(String::new(), |(_, words)| format!(" {words}"));
+        assert_eq!(words, location, "{event}");
+        bench.tasks.clear();
+    }
+    bench.publish("http://e.org/");
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[("http://b.org/", true)]);
+    assert!(!event(&mut bench).contains("location"));
+}
+
+#[test]
 fn event_of_a_job_is_no_seed_and_comes_before_the_end_of_the_job() {
     let mut bench = bench(&[]);
     bench.open("docs", &[]);

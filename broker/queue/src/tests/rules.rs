@@ -1,6 +1,8 @@
 //! The rules of a group, one per test.
 
-use tidings_protocol::{Code, EntrySelection, Outcome, RetryMode, Seq, TaskId};
+use tidings_protocol::{
+    CanonicalUrl, Code, EntrySelection, Outcome, Payload, RetryMode, Seq, TaskId,
+};
 
 use super::bench::{A, B, Bench, NO_HOLD, topic};
 use crate::{ConnId, Input, Operation, Requester};
@@ -326,6 +328,30 @@ fn redirects_end_after_ten_hops() {
     let task = bench.task();
     bench.ack(A, &task.id, Outcome::Redirect, &[("http://a.org/11", true)]);
     assert!(bench.ok().ends_with("new=0 known=0 refused=1"), "{}", bench.ok());
+}
+
+// PROTOCOL: T1
+#[test]
+fn redirects_of_a_job_say_which_urls_led_to_them() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.open("site", &[]);
+    bench.publish("http://a.org/0 job=site chain=forged item=5");
+    let mut hashes = Vec::new();
+    for hop in 0..3 {
+        let task = bench.task();
+        let chain = Payload::parse(&task.payload).attribute("chain").map(str::to_owned);
+        assert_eq!(chain, (hop > 0).then(|| hashes.join(",")));
+        let url_key = CanonicalUrl::key_of(&format!("http://a.org/{hop}"));
+        hashes.push(url_key.to_string()[..16].to_owned());
+        bench.ack(A, &task.id, Outcome::Redirect, &[(&format!("http://a.org/{}", hop + 1), true)]);
+    }
+    let task = bench.task();
+    assert!(task.payload.contains(" item=5 chain="), "{}", task.payload);
+    bench.nack(A, &task.id, RetryMode::Never);
+    let (_, letter) = bench.events.pop().expect("a dead letter");
+    assert!(letter.ends_with(" item=5"), "{letter}");
+    assert!(bench.events.is_empty());
 }
 
 // PROTOCOL: C7, T5, T6

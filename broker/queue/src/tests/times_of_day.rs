@@ -215,7 +215,12 @@ fn seed_may_wait_for_a_time_unless_purged() {
     let mut bench = bench();
     bench.open("site", &[]);
     let after = After::Time("06:00".parse().unwrap());
-    let what = JobOperation::Add { url: "http://a.org/".into(), prio: 0, after, render: None };
+    let what = JobOperation::Add {
+        url: "http://a.org/".into(),
+        prio: 0,
+        after,
+        attributes: Box::default(),
+    };
     bench.feed(Input::JobAction {
         requester: A.requester(),
         name: "site".parse().unwrap(),

@@ -6,7 +6,7 @@
 //!  publish       body ─▶ topic ─▶ durable ─▶ 200                   publish, idempotency
 //!  read, stream  cursor on a topic ─▶ events                       long_poll, sse, topic_cursor,
 //!                                                                  sse_buffers
-//!  manage        command of the line protocol ─▶ reply as JSON     client, manage, jobs,
+//!  manage        command of the line protocol ─▶ reply as JSON     client, manage, jobs, retry,
 //!                                                                  json_fields, json_objects
 //!  webhook       signed body ─▶ URLs ─▶ topic ─▶ durable ─▶ 200    hooks
 //!  dashboard     page and files; states, sampled once a second     dashboard
@@ -35,6 +35,7 @@ mod origin_check;
 mod publish;
 mod request_head;
 mod request_input;
+mod retry;
 mod server;
 mod sse;
 mod sse_buffers;
@@ -199,6 +200,7 @@ fn router(http: &Arc<HttpState>, tasks: &TaskTracker) -> Router {
         .route("/jobs/{job}/cancel", jobs::change(JobAction::Cancel))
         .route("/jobs/{job}/pause", jobs::change(JobAction::Pause))
         .route("/jobs/{job}/resume", jobs::change(JobAction::Resume))
+        .route("/jobs/{job}/retry", post(retry::retry))
         .route("/explain", get(manage::explain))
         .route("/hooks/{hook}", post(hooks::receive))
         .with_state(Arc::clone(http));

@@ -44,8 +44,8 @@ const NAMED_ATTRIBUTE: &str = "named";
 /// Attributes that are not copied to the new schedule: the broker's own, and those that are set
 /// here.
 const DROPPED_ATTRIBUTES: &[&str] = &[
-    "after", "again", "depth", "every", "feed", "hops", "id", "item", "job", "kind", "last",
-    "number", "pass", "pushed", "schedule", "source", "was",
+    "after", "again", "chain", "depth", "every", "feed", "hops", "id", "item", "job", "kind",
+    "last", "number", "pass", "pushed", "schedule", "source", "was",
 ];
 
 /// Publishes events.

@@ -107,6 +107,13 @@ const ROUTES: &[Route] = &[
     Route("POST", "/jobs/{job}/cancel", "", "", JOB),
     Route("POST", "/jobs/{job}/pause", "", "", JOB),
     Route("POST", "/jobs/{job}/resume", "", "", JOB),
+    Route(
+        "POST",
+        "/jobs/{job}/retry",
+        "",
+        "",
+        "job:docs-1 sub:page-ready job:docs-1|monitor|admin",
+    ),
     Route("GET", "/explain", "?what=a.example", "", READ),
     // These routes recognize their clients by the content of the request, and no request here has
     // it.

@@ -21,7 +21,9 @@ use std::{fmt, io};
 use socket2::SockRef;
 
 pub(crate) use self::request_log::RequestLog;
-pub(crate) use self::site::{BAD_PATHS, OriginResponse, Site, full_response, html_response};
+pub(crate) use self::site::{
+    BAD_PATHS, OriginResponse, Site, full_response, html_response, redirect,
+};
 use super::wait::WAIT_TIMEOUT;
 
 /// The length of the accept queue; the standard library would use 128.

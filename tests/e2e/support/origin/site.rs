@@ -170,7 +170,7 @@ pub(crate) fn html_response(body: &str) -> OriginResponse {
     full_response("200 OK", "Content-Type: text/html; charset=utf-8\r\n", body)
 }
 
-fn redirect(target: &str) -> OriginResponse {
+pub(crate) fn redirect(target: &str) -> OriginResponse {
     full_response("302 Found", &format!("Location: {target}\r\n"), "")
 }
 

@@ -177,7 +177,7 @@ impl World {
         self.with_job(
             operator(),
             "job",
-            JobOperation::Add { url, prio: 0, after: After::Ms(0), render: None },
+            JobOperation::Add { url, prio: 0, after: After::Ms(0), attributes: Box::default() },
         )?;
         self.close_named("job")
     }

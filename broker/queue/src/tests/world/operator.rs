@@ -11,6 +11,7 @@ use super::commands::CommandOrigin;
 use super::promises::{CheckResult, Promise};
 use super::steering::PageSelection;
 use super::{WAITER_CONN, World, WorldEvent};
+use crate::entry::with_render;
 use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::tests::bench::slot;
@@ -147,10 +148,11 @@ impl World {
             } else {
                 let url = seed.as_str().into();
                 let render = render_of(&seed).filter(|_| self.nature.render);
+                let attributes = with_render("", render).into();
                 self.with_job(
                     operator(),
                     &name,
-                    JobOperation::Add { url, prio, after: After::Ms(after_ms), render },
+                    JobOperation::Add { url, prio, after: After::Ms(after_ms), attributes },
                 )?;
             }
         }

@@ -62,7 +62,6 @@ const FILES: &[(&str, &[u8])] = files![
     "plot.js",
     "result.js",
     "results.js",
-    "retry.js",
     "rules.js",
     "search.js",
     "session.js",
