@@ -93,5 +93,6 @@ await main(async browser => {
   }
   same(violations.join('\n'), '');
   outlines.save();
-  return { visited, dialogs: [...dialogs] };
+  // A part of a page may come after its sign, so one of the two visits can miss a dialog.
+  return { visited, dialogs: [Math.max(...dialogs)] };
 });
