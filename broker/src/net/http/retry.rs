@@ -51,7 +51,9 @@ pub(super) async fn retry(request: NamedRequest<JobName>, body: Body) -> JsonRes
     let job = retry.run(JobAction::Show, Vec::new()).await?;
     if job.state != JobState::Done {
         let JobStatus { pass, state, .. } = job;
-        let text = format!("pass {pass} of {name} is {state}; try again when it is done");
+        // It is open, for example, if the client of an earlier retry disconnected too soon.
+        let hint = if state == JobState::Open { "close or cancel it" } else { "wait for its end" };
+        let text = format!("pass {pass} of {name} is {state}; {hint}, then try again");
         return Err(ProtocolError::new(Code::Conflict, text).into());
     }
     let newest = usize::try_from(job.pass).unwrap_or(usize::MAX);
