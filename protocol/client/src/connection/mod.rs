@@ -212,7 +212,7 @@ where
     Ok((client, Deliveries { receiver, shared }))
 }
 
-/// Rejects a server whose first line no broker sends, so that nobody waits for its answer.
+/// Rejects a server if no broker sends its first line, so that no caller waits for its answers.
 fn check_first_line(line: &[u8]) -> Result<(), ClientError> {
     let line = String::from_utf8_lossy(line);
     let is_of_broker = match Reply::parse(&line) {
