@@ -330,7 +330,7 @@ fn group_watch_shows_counts_until_interrupted() {
     json_watch.wait_for_line_with("\"waiting\":1");
     let mut worker = join_worker(&server, 1);
     let task = receive_task(&mut worker);
-    text_watch.wait_for_line_with("1 members, 0 waiting, 1 processing, ");
+    text_watch.wait_for_line_with("1 member, 0 waiting, 1 processing, ");
     expect_ok(&mut worker, &format!("ACK {task}"));
     json_watch.wait_for_line_with("\"completed\":1");
     text_watch.signal_and_finish("INT").expect_code(0);
