@@ -208,7 +208,7 @@ async function retryFailed(job, pass) {
     return null;
   }
   const query = values.reason ? { reason: values.reason } : {};
-  const { pages } = await ask(jobPath(job, '/retry'), { method: 'POST', query });
+  const { pages } = await ask(jobPath(job.job, '/retry'), { method: 'POST', query });
   return `${plural(pages, 'page')} of ${job.job} will be fetched again.`;
 }
 
