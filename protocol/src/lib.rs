@@ -127,7 +127,7 @@ pub use msg_encoder::MsgEncoder;
 pub use names::{
     CursorName, GroupName, JobName, MemberId, NAME_BYTES_MAX, Seq, TaskId, TopicName, is_name,
 };
-pub use pass_pages::{PassName, PassPages, check_reasons, reason_of};
+pub use pass_pages::{DEAD_REASONS, PassName, PassPages, check_reasons, reason_of};
 pub use payload::{Payload, push_attribute};
 pub use publish_batch::PublishBatch;
 pub use redirect_chain::{REDIRECTS_MAX, extend_chain, is_in_chain};

@@ -9,7 +9,7 @@ use crate::{AttributeFilter, FailureReason, GroupName, JobName, Outcome};
 const NO_REASON: &str = "unknown";
 
 /// Why a group gives an entry up: the `reason=` of a page if its worker has no word.
-const GAVE_UP: [&str; 4] = ["max-attempts", "max-losses", "retry-no", "down"];
+pub const DEAD_REASONS: [&str; 4] = ["max-attempts", "max-losses", "retry-no", "down"];
 
 /// Memory of a page in addition to its fields: its key, and what allocations cost.
 const PAGE_BYTES: usize = 256;
@@ -28,7 +28,7 @@ pub fn check_reasons(
     others: &[&str],
 ) -> Result<(), String> {
     let known = FailureReason::ALL.map(FailureReason::as_str).into_iter();
-    let known = known.chain(GAVE_UP).chain([NO_REASON]).chain(others.iter().copied());
+    let known = known.chain(DEAD_REASONS).chain([NO_REASON]).chain(others.iter().copied());
     let known: BTreeSet<&str> = known.chain(pages.iter().map(reason_of)).collect();
     match words.iter().find(|word| !known.contains(word.as_ref())) {
         None => Ok(()),

@@ -7,8 +7,6 @@ use crate::entry::{Entry, EntryId};
 
 /// The reason of an entry with a host that is given up.
 pub(super) const DOWN: &str = "down";
-/// The reasons for which entries are given up.
-pub(super) const DEAD_REASONS: [&str; 4] = ["max-attempts", "max-losses", RETRY_NO, DOWN];
 
 /// The reason of an entry that ended because its worker said that a retry would not help.
 pub(super) const RETRY_NO: &str = "retry-no";

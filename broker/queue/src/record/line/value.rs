@@ -7,11 +7,10 @@ use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
 use tidings_protocol::{
-    DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, JobName, MemberId, Outcome, PAGE_READY_TOPIC, Seq,
-    TopicName, UrlKey,
+    DEAD_LETTER_TOPIC, DEAD_REASONS, JOB_DONE_TOPIC, JobName, MemberId, Outcome, PAGE_READY_TOPIC,
+    Seq, TopicName, UrlKey,
 };
 
-use crate::dead_letters::DEAD_REASONS;
 use crate::entry::Key;
 use crate::frontier::lane::Lane;
 use crate::jobs::JobSettings;
