@@ -46,7 +46,7 @@ use crate::terminal::failure::Failure;
 /// The key of the file with the token for a broker.
 const TOKEN_KEY: &str = "token-file";
 
-/// The keys whose values are tables that become JSON.
+/// The keys with tables as values, which become JSON.
 const TABLES: [&str; 2] = ["hook", "push"];
 
 /// A configuration file that was read.

@@ -120,7 +120,7 @@ fn is_host_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_plain)
 }
 
-/// The error for a text that is no address.
+/// The error for a text that cannot be read as an address.
 fn expected_address(text: &str) -> String {
     let port = text.rsplit(':').next().unwrap_or_default();
     if port.parse::<u64>().is_ok_and(|port| port > u16::MAX.into()) {

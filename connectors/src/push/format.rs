@@ -41,7 +41,7 @@ pub enum Format {
 /// Why a text cannot be sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// It is no value of a header.
+    /// It cannot be the value of a header.
     #[error("`content-type` {0:?} is not a content type, such as text/html")]
     ContentType(String),
     /// With values in it, the template is not JSON.

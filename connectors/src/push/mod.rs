@@ -5,9 +5,9 @@
 //! retried and ends as a dead letter like any other entry, and no push waits for another one.
 //!
 //! While a receiver does not answer, redirects or has no capacity, the events of its push wait, and
-//! are not tried one after the other. Such an attempt does not count, because it says nothing about the
-//! event. So a receiver that is down for a night makes no dead letters. An event that has waited for
-//! such an attempt again and again, for [`Push::retry_for`] together, is one.
+//! are not tried one after the other. Such an attempt does not count, because it says nothing about
+//! the event. So a receiver that is down for a night makes no dead letters. An event that has waited
+//! for such an attempt again and again, for [`Push::retry_for`] together, is one.
 
 #![expect(clippy::disallowed_methods, reason = "batches and pauses have a time")]
 

@@ -1,4 +1,4 @@
-//! The pause of a push whose receiver is down.
+//! The pause of a push while its receiver is down.
 
 #![expect(clippy::disallowed_methods, reason = "pauses have a time")]
 

@@ -1,4 +1,4 @@
-//! Pushes whose receivers are down, hang or reject, and brokers that are killed.
+//! Pushes to receivers that are down, hang or reject, and brokers that are killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

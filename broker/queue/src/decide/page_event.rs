@@ -8,8 +8,8 @@ use crate::Group;
 use crate::entry::Entry;
 use crate::mutants::{self, Mutant};
 
-/// Attributes of announcements that are not carried along: those that this event has itself, so that
-/// no publisher can forge an outcome, and `render` and `chain`, which are about the fetch.
+/// Attributes of announcements that are not carried along: those that this event has itself, so
+/// that no publisher can forge an outcome, and `render` and `chain`, which are about the fetch.
 const RESERVED_ATTRIBUTES: [&str; 20] = [
     "outcome", "page", "group", "serial", "gave-up", "in-job", "pass", "depth", "number", "reason",
     "error", "status", "ms", "bytes", "changed", "type", "hash", "render", "chain", "location",
@@ -33,8 +33,8 @@ pub(crate) struct PageEnd<'a> {
 
 impl Group {
     /// Returns the event about an entry that ends: its URL, and what is known about it. `None` if
-    /// the entry has no URL or the group announces no outcomes. The event is the `ahead`-th that the
-    /// group publishes next.
+    /// the entry has no URL or the group announces no outcomes. The event is the `ahead`-th that
+    /// the group publishes next.
     pub(crate) fn page_event(
         &self,
         entry: &Entry,

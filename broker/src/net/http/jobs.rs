@@ -191,9 +191,9 @@ pub(super) async fn add(request: NamedRequest<JobName>, body: Body) -> JsonResul
 }
 
 /// Charges seeds to the rate of the client as events, or rejects them if it is over its rate, or if
-/// one of them is no URL of a page. It checks the rate again after the body, because bodies of other
-/// requests may have arrived in the meantime. So even with many requests at once a client exceeds
-/// its rate only by a few of them.
+/// one of them cannot be the URL of a page. It checks the rate again after the body, because bodies
+/// of other requests may have arrived in the meantime. So even with many requests at once a client
+/// exceeds its rate only by a few of them.
 fn charge_seeds(client: &ConnectedClient, urls: &[String]) -> HttpResult<()> {
     client.check_rate()?;
     for url in urls {
