@@ -11,6 +11,7 @@ use crate::access::audit::wait_for_record;
 use crate::access::tokens::{broker, create_token};
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
+use crate::support::ports::free_address;
 use crate::support::process::{Process, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
@@ -139,8 +140,7 @@ fn the_dashboard_is_opened_in_a_browser_without_a_token_where_none_is_needed() {
 fn the_dashboard_makes_no_token_where_no_broker_listens() {
     let folder = TempDir::new().unwrap();
     create_token(folder.path(), "op", &["all"]);
-    // The port is free again.
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let address = free_address().to_string();
     let refused = run_tidings(folder.path(), &["dashboard", "--http", &address]).expect_code(1);
     assert_eq!((refused.stdout().len(), refused.stderr().lines().count()), (0, 1), "{refused:?}");
     assert!(refused.stderr().contains("cannot connect to http://127.0.0.1:"), "{refused:?}");

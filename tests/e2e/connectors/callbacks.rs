@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -13,6 +12,7 @@ use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::nc::run_nc;
 use crate::support::origin::{Origin, Site};
+use crate::support::ports::free_port;
 use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
@@ -389,7 +389,7 @@ fn forged_job_done_events_send_no_callback() {
 fn a_broker_accepts_callbacks_of_another_as_webhooks() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("secret"), SECRETS.lines().next().unwrap()).unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let config = format!(
         "http = {port}\n[[hook]]\nname = 'jobs'\nsecret-file = 'secret'\n\
          signature = 'standard-webhooks'\nurl = {{ pointer = '/callback' }}\n\

@@ -2,12 +2,12 @@
 //! pings the hub. Another broker with a crawler reads the blog, while it crawls all of the site.
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::Command;
 
 use tempfile::TempDir;
 
 use crate::support::nginx::Nginx;
+use crate::support::ports::free_port;
 use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
 use crate::support::topic_history::ReceivedEvents;
 use crate::support::wait::wait_until;
@@ -21,10 +21,6 @@ struct Blog {
     /// `None` while it is down.
     hub: Option<Server>,
     hub_flags: Vec<String>,
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Blog {

@@ -2,7 +2,6 @@
 //! verifies and delivers in place of the hub. openssl signs the deliveries.
 
 use std::fs;
-use std::net::TcpListener;
 
 use crate::http::openapi;
 use crate::support::callback_server::CallbackServer;
@@ -13,6 +12,7 @@ use crate::support::feed_fixture::{
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::openssl::hmac;
+use crate::support::ports::free_port;
 use crate::support::process::{Server, run_at};
 use crate::support::small_disk::SmallDisk;
 use crate::support::topic_history::ReceivedEvents;
@@ -299,7 +299,7 @@ fn publish_found_hub(server: &Server, feed: &str, hub: &str) {
 
 /// An address for `--http`, and the URL for `--public-url`.
 fn free_http_address() -> (String, String) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"))
 }
 
@@ -442,8 +442,7 @@ fn refusing_hubs_fall_back_to_the_next_one_and_to_rsscloud() {
 
 #[test]
 fn a_hub_at_a_private_address_is_not_contacted() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (listen, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
+    let (listen, public) = free_http_address();
     let hub = CallbackServer::start();
     let flags = ["broker", "--http", &listen, "--public-url", &public];
     let server = Server::start(&flags);

@@ -1,7 +1,6 @@
 //! Interoperability with Flask-WebSub: it subscribes to our hub, and our subscriber uses its hub.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,6 +13,7 @@ use crate::support::hub_site::HubSite;
 use crate::support::line_connection::LineConnection;
 use crate::support::nginx::Nginx;
 use crate::support::openssl::openssl;
+use crate::support::ports::free_port;
 use crate::support::process::{Process, Server, run_at};
 use crate::support::topic_history::ReceivedEvents;
 use crate::support::wait::wait_until;
@@ -56,10 +56,6 @@ impl FlaskWebsub {
     fn nth_event(&self, event: &str, count: usize) -> Value {
         wait_until(&format!("{count} {event}"), || self.events(event).get(count - 1).cloned())
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// A TLS proxy in front of a hub, and its certificate.

@@ -10,8 +10,9 @@ use tempfile::TempDir;
 use crate::support::callback_server::CallbackServer;
 use crate::support::feed_fixture::FormFields;
 use crate::support::line_connection::LineConnection;
-use crate::support::nginx::{free_port, start_tls_proxy};
+use crate::support::nginx::start_tls_proxy;
 use crate::support::origin::{Origin, Site, html_response};
+use crate::support::ports::{free_address, free_port};
 use crate::support::process::{Process, ProcessOutput, Server, tidings_command};
 use crate::support::wait::wait_until;
 
@@ -138,7 +139,7 @@ fn hub_requests_go_through_http_and_socks_proxies() {
     let (_nginx, tls_port, certificate) = start_tls_proxy(hub.port);
     for (n, (scheme, host)) in SCHEMES.into_iter().zip(REQUESTED_HOSTS).enumerate() {
         let proxy = Proxy::start(scheme);
-        let http = format!("127.0.0.1:{}", free_port());
+        let http = free_address().to_string();
         let public = format!("http://{http}/");
         let proxy_url = proxy.url(scheme, ENCODED_LOGIN);
         let flags = [
@@ -168,7 +169,7 @@ fn hub_requests_go_through_http_and_socks_proxies() {
     }
     // A forbidden hub gets no request, and the proxy does not learn its name.
     let proxy = Proxy::start("socks5");
-    let http = format!("127.0.0.1:{}", free_port());
+    let http = free_address().to_string();
     let public = format!("http://{http}/");
     let proxy_url = proxy.url("socks5", ENCODED_LOGIN);
     let server =

@@ -10,9 +10,9 @@ use tempfile::TempDir;
 
 use super::outputs::write_script;
 use super::sinks::warc_urls;
-use crate::support::nginx::free_port;
 use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
 use crate::support::page_database;
+use crate::support::ports::free_address;
 use crate::support::postgres::Postgres;
 use crate::support::process::{Process, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
@@ -159,7 +159,7 @@ fn replay(warc: &Path, page: &str, html: &str) {
             manage(&["add", "crawl", file.to_str().unwrap()]);
         }
     }
-    let address = format!("127.0.0.1:{}", free_port());
+    let address = free_address().to_string();
     let mut command = Command::new(bin.join("wayback"));
     let port = address.rsplit(':').next().unwrap();
     command.args(["--bind", "127.0.0.1", "--port", port]).current_dir(&folder);

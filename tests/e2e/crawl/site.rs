@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use crate::support::line_connection::LineConnection;
 use crate::support::origin::{BAD_PATHS, Origin, OriginResponse, Site, full_response};
 use crate::support::page_database;
+use crate::support::ports::free_address;
 use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
@@ -215,7 +216,7 @@ fn bad_responses_fail_only_their_page_at_a_bounded_cost() {
 
 #[test]
 fn an_unreachable_host_fails_only_its_page() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address();
     let (folder, finished) = crawl_site(&[&format!("http://{free}/")]);
     finished.expect_code(1);
     let failed = query_pages(folder.path(), "select distinct outcome, error is null from pages");

@@ -1,12 +1,12 @@
 //! A broker that is away for a while.
 
 use super::Script;
-use crate::support::nginx::free_port;
+use crate::support::ports::free_address;
 use crate::support::process::{Server, run_at};
 
 #[test]
 fn the_page_says_that_the_broker_is_away_and_comes_back_by_itself() {
-    let at = format!("127.0.0.1:{}", free_port());
+    let at = free_address().to_string();
     let arguments = ["broker", "--http", &at];
     let publish = |server: &Server, text: &str| {
         run_at(server, &["pub", "harvest", text]).expect_code(0);

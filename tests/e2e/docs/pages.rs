@@ -7,17 +7,17 @@
 //! appear. `..` at the end of a line matches any text.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{self, Command};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::process::Command;
 use std::{fs, thread};
 
 use tempfile::TempDir;
 
 use crate::support::line_connection::LineConnection;
+use crate::support::ports::free_port;
 use crate::support::process::{Process, Server, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
@@ -453,21 +453,6 @@ impl Drop for PageShell {
     fn drop(&mut self) {
         let group = format!("kill -KILL -{}", self.bash.id());
         let _ = Command::new("sh").args(["-c", &group]).status();
-    }
-}
-
-/// A free port below the range of outgoing connections, so that none of them takes it before a
-/// program of the page listens.
-fn free_port() -> u16 {
-    static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
-    // Parallel test runs on this machine start at different ports.
-    let first = 20_000 + u16::try_from(process::id() % 1_000).unwrap() * 12;
-    loop {
-        let port = first + NEXT_PORT.fetch_add(1, Ordering::Relaxed);
-        assert!(port < 32_768, "no port is free from {first} on");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }
 

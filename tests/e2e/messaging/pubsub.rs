@@ -1,10 +1,9 @@
 //! `tidings pub` and `tidings sub`: pipes, confirmations, lost brokers and durable cursors.
 
-use std::net::TcpListener;
-
 use tempfile::TempDir;
 
 use crate::support::line_connection::LineConnection;
+use crate::support::ports::free_address;
 use crate::support::process::{Process, Server, run_tidings, tidings_command};
 use crate::support::scripted_broker::{ScriptedConnection, start_scripted_broker};
 use crate::support::wait::wait_until;
@@ -162,7 +161,7 @@ fn confirmations_before_a_close_are_counted_exactly() {
 
 #[test]
 fn an_unreachable_broker_is_a_one_line_error() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = free_address().to_string();
     let folder = TempDir::new().unwrap();
     for command in [&["pub", "t", "x"][..], &["sub", "t"]] {
         let failed =

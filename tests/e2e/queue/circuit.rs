@@ -1,8 +1,8 @@
 //! A host that does not answer rests, and its pages wait for it.
 
 use crate::support::line_connection::LineConnection;
-use crate::support::nginx::free_port;
 use crate::support::origin::{Origin, Site, html_response};
+use crate::support::ports::free_port;
 use crate::support::process::{Server, run_at};
 use crate::support::wait::wait_until;
 

@@ -2,7 +2,6 @@
 //! the hub, a broker watches the feed, and curl sends what the hub would send.
 
 use std::fs;
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
@@ -13,6 +12,7 @@ use super::http_client::{HttpClient, HttpResponse};
 use super::line_connection::{LineConnection, value};
 use super::nginx::Nginx;
 use super::openssl::hmac;
+use super::ports::free_port;
 use super::process::{Server, run_at};
 use super::topic_history::ReceivedEvents;
 use super::wait::wait_until;
@@ -98,7 +98,7 @@ impl FeedFixture {
         let root = folder.path().display().to_string();
         let site = format!("root {root}; access_log polls.log polls; etag on; {link}");
         let nginx = Nginx::start(folder, http, &site);
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let (listen, public) = (format!("127.0.0.1:{port}"), format!("http://127.0.0.1:{port}/"));
         let flags =
             ["up", "--quiet", "--allow-private", "--http", &listen, "--public-url", &public];

@@ -15,6 +15,7 @@ pub(crate) mod origin;
 pub(crate) mod page_database;
 pub(crate) mod pipelined_connection;
 pub(crate) mod pipelined_publisher;
+pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod prometheus;

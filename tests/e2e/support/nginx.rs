@@ -1,13 +1,14 @@
 //! nginx on a free port, with its own configuration and files.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
 
 use tempfile::TempDir;
 
 use super::openssl::openssl;
+use super::ports::free_port;
 use super::process::Process;
 use super::wait::wait_until;
 
@@ -53,11 +54,6 @@ impl Nginx {
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
-}
-
-/// A port that is free now.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Starts an nginx with TLS for `localhost` and 127.0.0.1 in front of another server; also returns

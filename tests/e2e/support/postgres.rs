@@ -1,12 +1,12 @@
 //! A real `PostgreSQL` server for one test, in a temporary folder.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
+use super::ports::free_port;
 use super::wait::wait_until;
 
 /// A running server; it stops when dropped.
@@ -21,7 +21,7 @@ impl Postgres {
     #[track_caller]
     pub(crate) fn start() -> Self {
         let folder = TempDir::new().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         // The server refuses to run as root.
         let owned = Command::new("chown").arg("postgres").arg(folder.path()).status().unwrap();
         assert!(

@@ -15,6 +15,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::ports::free_address;
 use super::wait::WAIT_TIMEOUT;
 
 /// The output stream that a line came from.
@@ -418,17 +419,19 @@ impl Server {
         arguments: &[&str],
         adjust: impl FnOnce(&mut Command),
     ) -> Self {
-        Self::start_listening_at("127.0.0.1:0", folder, arguments, adjust)
+        Self::start_listening_at(free_address(), folder, arguments, adjust)
     }
 
     fn start_listening_at(
-        listen: &str,
+        listen: SocketAddr,
         folder: TempDir,
         arguments: &[&str],
         adjust: impl FnOnce(&mut Command),
     ) -> Self {
-        let mut command =
-            tidings_command(folder.path(), [arguments, &["--listen", listen]].concat());
+        let mut command = tidings_command(
+            folder.path(),
+            [arguments, &["--listen", &listen.to_string()]].concat(),
+        );
         adjust(&mut command);
         let process = Process::start(&mut command);
         let address = process.wait_for_line("address", listening_address);
@@ -448,7 +451,7 @@ impl Server {
     pub(crate) fn restart_at_same_address(self, signal: &str, arguments: &[&str]) -> Self {
         let Self { process, folder, address } = self;
         process.signal_and_finish(signal);
-        Self::start_listening_at(&address.to_string(), folder, arguments, |_| ())
+        Self::start_listening_at(address, folder, arguments, |_| ())
     }
 
     /// Starts a server at the address and in the folder of an earlier one.
@@ -458,7 +461,7 @@ impl Server {
         folder: TempDir,
         arguments: &[&str],
     ) -> Self {
-        Self::start_listening_at(&address.to_string(), folder, arguments, |_| ())
+        Self::start_listening_at(address, folder, arguments, |_| ())
     }
 
     /// The default data directory.
