@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::nc::start_nc;
-use crate::support::process::{Process, Server, run_tidings};
+use crate::support::process::{Process, Server, run_tidings, started_by};
 use crate::support::seed::number_from_env;
 use crate::support::tls::{CertificateAuthority, start_socat};
 use crate::support::wait::{WAIT_TIMEOUT, wait_until};
@@ -333,11 +333,10 @@ fn without_free_descriptors_open_connections_work_and_new_ones_wait() {
 
 #[test]
 fn with_few_descriptors_the_broker_does_not_spin_and_accepts_later() {
-    let server = Server::start_with(&["broker", "--http", "127.0.0.1:0"], |command| {
+    let server = Server::start_with(&["broker"], |command| {
         let mut limited = Command::new("prlimit");
-        limited.arg("--nofile=64").arg(command.get_program()).args(command.get_args());
-        limited.current_dir(command.get_current_dir().unwrap());
-        *command = limited;
+        limited.arg("--nofile=64");
+        *command = started_by(limited, command);
     });
     let mut old = LineConnection::connect_client(server.address);
     assert_eq!(old.request("SUB good"), "+OK");

@@ -11,7 +11,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::support::line_connection::LineConnection;
-use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
+use crate::support::process::{Process, Server, run_at, run_tidings, started_by, tidings_command};
 use crate::support::wait::wait_until;
 
 #[test]
@@ -121,12 +121,9 @@ fn data_files_are_private_and_output_files_follow_the_umask() {
     fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
     let words = ["up", "--jsonl", "pages.jsonl", "--sqlite"];
     let command = |command: &mut Command| {
-        let program = command.get_program().to_owned();
-        let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
         let mut shell = Command::new("sh");
-        shell.args(["-c", "umask 027; exec \"$@\"", "sh"]).arg(program).args(words);
-        shell.current_dir(command.get_current_dir().unwrap()).env("TIDINGS_HTTP", "127.0.0.1:0");
-        *command = shell;
+        shell.args(["-c", "umask 027; exec \"$@\"", "sh"]);
+        *command = started_by(shell, command);
     };
     let server = Server::start_in(folder, &words, command);
     assert!(LineConnection::connect_client(server.address).request("PUB t x").starts_with("+OK"));
@@ -274,12 +271,8 @@ fn a_kernel_without_landlock_is_an_error_if_it_is_required() {
             .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=landlock_create_ruleset"])
             .args(["-e", "inject=landlock_create_ruleset:error=ENOSYS"])
             // A process that strace follows would outlive it.
-            .args(["setpriv", "--pdeathsig", "KILL"])
-            .arg(broker.get_program())
-            .args(broker.get_args())
-            .current_dir(folder.path())
-            .env("TIDINGS_HTTP", "off");
-        Process::start(&mut strace)
+            .args(["setpriv", "--pdeathsig", "KILL"]);
+        Process::start(started_by(strace, &broker).env("TIDINGS_HTTP", "off"))
     };
     let ended = without("require").finish().expect_code(1);
     assert!(ended.stderr().contains("this kernel has no Landlock"), "{ended:?}");

@@ -4,16 +4,14 @@
 use std::process::Command;
 
 use crate::support::line_connection::LineConnection;
-use crate::support::process::Server;
+use crate::support::process::{Server, started_by};
 
 /// A broker under a shell's `ulimit` with these arguments.
 fn broker_with_ulimit(ulimit: &str) -> Server {
     Server::start_with(&["broker"], |command| {
         let mut limited = Command::new("sh");
         limited.args(["-c", &format!("ulimit {ulimit}; exec \"$@\""), "sh"]);
-        limited.arg(command.get_program()).args(command.get_args());
-        limited.current_dir(command.get_current_dir().unwrap());
-        *command = limited;
+        *command = started_by(limited, command);
     })
 }
 

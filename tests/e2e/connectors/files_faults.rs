@@ -13,7 +13,7 @@ use crate::connectors::files::{
     announced_events, announced_files, disk_dir, wait_for_event, wait_until_announced, watch_dir,
     watch_once, write_and_rename,
 };
-use crate::support::process::{Process, Server, tidings_command};
+use crate::support::process::{Process, Server, started_by, tidings_command};
 use crate::support::small_disk::SmallDisk;
 use crate::support::wait::wait_until;
 
@@ -23,9 +23,10 @@ fn start_watch_with(server: &Server, starter: &[&str], dir: &Path) -> Process {
     let watch =
         tidings_command(server.folder.path(), ["watch", "--data", "watched", "--recursive"]);
     let mut command = Command::new(starter[0]);
-    command.args(&starter[1..]).arg(watch.get_program()).args(watch.get_args());
-    command.current_dir(watch.get_current_dir().unwrap());
-    let watch = Process::start(command.args(["--broker", &server.address_text()]).arg(dir));
+    command.args(&starter[1..]);
+    let watch = Process::start(
+        started_by(command, &watch).args(["--broker", &server.address_text()]).arg(dir),
+    );
     watch.wait_for_line_with("watching ");
     watch
 }

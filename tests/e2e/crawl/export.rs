@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::origin::{Origin, Site};
-use crate::support::process::{Process, run_tidings, tidings_command};
+use crate::support::process::{Process, run_tidings, started_by, tidings_command};
 
 /// Two crawls of different hosts, each with its own data directory and JSON lines file.
 fn crawl_two_hosts() -> (TempDir, Origin) {
@@ -90,6 +90,8 @@ fn a_failed_export_is_reported_and_leaves_no_file() {
     let export = tidings_command(folder, ["export", "a", "b"]);
     let mut shell = Command::new("bash");
     shell.args(["-c", "\"$0\" \"$@\" | head -1; exit ${PIPESTATUS[0]}"]);
-    shell.arg(export.get_program()).args(export.get_args()).current_dir(folder);
-    assert_eq!(Process::start(&mut shell).finish().expect_code(0).stdout().len(), 1);
+    assert_eq!(
+        Process::start(&mut started_by(shell, &export)).finish().expect_code(0).stdout().len(),
+        1
+    );
 }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, Site};
 use crate::support::page_database;
-use crate::support::process::{Process, Server, run_tidings, tidings_command};
+use crate::support::process::{Process, Server, run_tidings, started_by, tidings_command};
 use crate::support::small_disk::SmallDisk;
 use crate::support::wait::wait_until;
 
@@ -166,8 +166,7 @@ fn a_closed_standard_output_ends_the_crawl() {
     );
     let mut shell = Command::new("bash");
     shell.args(["-c", "\"$0\" \"$@\" | head -3; exit ${PIPESTATUS[0]}"]);
-    shell.arg(tidings.get_program()).args(tidings.get_args()).current_dir(folder.path());
-    let finished = Process::start(&mut shell).finish().expect_code(0);
+    let finished = Process::start(&mut started_by(shell, &tidings)).finish().expect_code(0);
     assert_eq!(finished.stdout().len(), 3);
     assert!(origin.request_log().paths().len() < 500);
 }

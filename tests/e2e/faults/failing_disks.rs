@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::support::line_connection::{FAREWELL, LineConnection};
 use crate::support::nc::run_nc;
 use crate::support::pipelined_publisher::PipelinedPublisher;
-use crate::support::process::{Server, run_tidings};
+use crate::support::process::{Server, run_tidings, started_by};
 use crate::support::strace::trace_command;
 use crate::support::topic_history::{Delivery, ReceivedEvents, TopicHistory};
 
@@ -214,9 +214,7 @@ fn data_files_are_private_to_their_owner() {
         // The modes must not depend on the umask.
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", "umask 0; exec \"$@\"", "sh"]);
-        shell.arg(command.get_program()).args(command.get_args());
-        shell.current_dir(command.get_current_dir().unwrap());
-        *command = shell;
+        *command = started_by(shell, command);
     });
     let mut client = LineConnection::connect_client(server.address);
     assert!(client.request("PUB a x").starts_with("+OK"));

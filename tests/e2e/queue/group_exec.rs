@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::line_connection::{LineConnection, value};
 use crate::support::process::{
-    Process, ProcessOutput, Server, run_at, run_json_at, tidings_command,
+    Process, ProcessOutput, Server, run_at, run_json_at, started_by, tidings_command,
 };
 use crate::support::wait::wait_until;
 
@@ -277,9 +277,7 @@ fn a_slow_reader_blocks_no_other_program_and_loses_no_task() {
     // A reader that waits for the file `go`.
     let mut command = Command::new("sh");
     command.args(["-c", "\"$@\" | { until [ -e go ]; do sleep 0.05; done; cat; }", "sh"]);
-    command.arg(tidings.get_program()).args(tidings.get_args());
-    command.current_dir(server.folder.path());
-    let reader = Process::start(&mut command);
+    let reader = Process::start(&mut started_by(command, &tidings));
     for event in ["loud", "1", "2", "3", "4"] {
         publish(&server, event);
     }

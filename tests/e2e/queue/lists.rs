@@ -14,7 +14,7 @@ use crate::queue::groups::wait_for_waiting_entries;
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::{LineConnection, value};
 use crate::support::nc::run_nc;
-use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
+use crate::support::process::{Process, Server, run_at, run_json_at, started_by, tidings_command};
 use crate::support::wait::wait_until;
 
 /// A broker with this many waiting URLs, each of its own host.
@@ -227,9 +227,7 @@ fn all_entries_are_exported_as_json_lines() {
     let shell = |script: &str| {
         let mut shell = Command::new("bash");
         shell.args(["-c", script]);
-        shell.arg(export.get_program()).args(export.get_args());
-        shell.current_dir(server.folder.path());
-        Process::start(&mut shell).finish().expect_code(0).stdout()
+        Process::start(&mut started_by(shell, &export)).finish().expect_code(0).stdout()
     };
     assert_eq!(shell("set -o pipefail; \"$0\" \"$@\" | wc -l"), ["20000"]);
     // A reader that needs no more is no error.

@@ -1,5 +1,6 @@
 //! Mount namespaces: a view of the file system that only some processes have.
 
+use super::process::started_by;
 use std::path::Path;
 use std::process::Command;
 
@@ -22,15 +23,5 @@ pub(crate) fn with_hosts_file(command: &Command, file: &Path) -> Command {
     let mut inside = Command::new("unshare");
     let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
     inside.args([unshare_flags(), "sh", "-c", script, "sh"]).arg(file);
-    inside.arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => inside.env(name, value),
-            None => inside.env_remove(name),
-        };
-    }
-    if let Some(folder) = command.get_current_dir() {
-        inside.current_dir(folder);
-    }
-    inside
+    started_by(inside, command)
 }

@@ -351,6 +351,21 @@ pub(crate) fn tidings_command<S: AsRef<OsStr>>(
     command
 }
 
+/// The command as the last arguments of another one, with its folder and its environment.
+pub(crate) fn started_by(mut starter: Command, command: &Command) -> Command {
+    starter.arg(command.get_program()).args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        starter.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => starter.env(name, value),
+            None => starter.env_remove(name),
+        };
+    }
+    starter
+}
+
 /// Runs the binary to its end without standard input.
 #[track_caller]
 pub(crate) fn run_tidings(folder: &Path, arguments: &[&str]) -> ProcessOutput {

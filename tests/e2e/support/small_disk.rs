@@ -9,7 +9,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::namespace::unshare_flags;
-use super::process::{Process, ProcessOutput, Server};
+use super::process::{Process, ProcessOutput, Server, started_by};
 
 /// A small disk that only the processes of one test can see.
 pub(crate) struct SmallDisk {
@@ -45,10 +45,7 @@ impl SmallDisk {
         let data = self.folder.path().join("data");
         let flags = [&["broker", "--data", data.to_str().unwrap()], flags].concat();
         Server::start_with(&flags, |command| {
-            let mut inside = self.nsenter_command();
-            inside.arg(command.get_program()).args(command.get_args());
-            inside.current_dir(command.get_current_dir().unwrap());
-            *command = inside;
+            *command = started_by(self.nsenter_command(), command);
         })
     }
 

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::process::started_by;
 use super::wait::wait_until;
 
 /// The number of bytes of each string that are recorded.
@@ -45,9 +46,7 @@ pub(crate) fn trace_command(command: &mut Command, folder: &Path, flags: &[&str]
         .args(["-D", "-f", "-y", "-q", "-s", STRING_BYTES_MAX, "-e", TRACED_CALLS, "-o"])
         .arg(&file)
         .args(flags);
-    strace.arg(command.get_program()).args(command.get_args());
-    strace.current_dir(command.get_current_dir().expect("the command has a working directory"));
-    *command = strace;
+    *command = started_by(strace, command);
     file
 }
 
