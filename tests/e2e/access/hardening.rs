@@ -344,8 +344,7 @@ fn a_confined_crawler_renders_pages() {
 
 #[test]
 fn a_stop_does_not_wait_for_stalled_readers() {
-    for (subcommand, time) in
-        [("broker", "930ms"), ("up", "930ms"), ("broker", "3s"), ("up", "100ms")]
+    for (subcommand, time) in [("broker", "930ms"), ("up", "930ms"), ("broker", "3s"), ("up", "2s")]
     {
         let server = Server::start(&[subcommand, "--stop-timeout", time, "--log", "info"]);
         let mut reader = LineConnection::connect_client(server.address);
