@@ -38,8 +38,9 @@ export function table({ caption, columns, key, empty, filter, select, onSelect }
     },
   });
   const found = el('span', { class: 'hint', role: 'status' });
-  const nothing = el('p', { class: 'empty' }, empty);
-  const titles = el('thead', {}, el('tr', {},
+  // Whether there are rows is not known before the first update.
+  const nothing = el('p', { class: 'empty', hidden: true });
+  const titles = el('thead', { hidden: true }, el('tr', {},
     select && el('th', { scope: 'col', class: 'select' }, all), headers.map(each => each.node)));
   const box = el('div', { class: 'table-box', role: 'group', 'aria-labelledby': `${id}-caption` },
     el('table', {},
