@@ -72,6 +72,7 @@ await main(async browser => {
   }
   await show(tab, ['#/topics/harvest', shown]);
   const events = page.getByRole('button', { name: 'Open event' });
+  await until('seven events', async () => await events.count() === 7);
   const found = [];
   for (const event of await events.all()) {
     await event.click();
