@@ -83,6 +83,9 @@ impl FromStr for PushTable {
     }
 }
 
+/// The formats, for errors.
+const FORMATS: &str = "standard-webhooks, cloudevents, text or slack";
+
 /// The error for a push in a signed format without a secret.
 const UNSIGNED: &str = "`format` standard-webhooks is signed, and there is no secret; write the \
     output of `openssl rand -base64 32` into a file, and name it as secret-file = \"..\"";
@@ -155,7 +158,8 @@ impl PushSection {
             name: required("name")?,
             topic: required("topic")?,
             url: required("url")?,
-            format: required("format")?,
+            format: text("format")?
+                .ok_or_else(|| format!("the key format is missing; write {FORMATS}"))?,
             conditions: conditions
                 .ok_or("`where` must be a list of texts, as in where = [\"changed=yes\"]")?,
             template: text("template")?,
@@ -183,9 +187,7 @@ impl PushSection {
             "standard-webhooks" => Ok(Format::StandardWebhooks),
             // The public URL becomes the source.
             "cloudevents" => Ok(Format::CloudEvents { source: String::new() }),
-            _ => Err(format!(
-                "`format` is {format:?}: expected standard-webhooks, cloudevents, text or slack"
-            )),
+            _ => Err(format!("`format` is {format:?}: expected {FORMATS}")),
         }
     }
 }
@@ -348,5 +350,8 @@ mod tests {
             let error = table_with(&keys).unwrap_err();
             assert!(error.contains(reason), "{keys}: {error}");
         }
+        let without = r#"{"name":"a","topic":"t","url":"http://a.example/"}"#;
+        let error = without.parse::<PushTable>().unwrap_err();
+        assert_eq!(error, format!("the push \"a\": the key format is missing; write {FORMATS}"));
     }
 }
