@@ -355,9 +355,11 @@ impl PassModel {
             .holds(stray.is_none(), || format!("{stray:?} does not belong to {name}"))?;
         // With a budget, pages beyond it do not count. Neither do pages that were released from the
         // job at once while others used the rest of the budget without becoming pages, for example
-        // because their host was blocked.
+        // because their host was blocked, or the job no longer wants them.
         let has_all = self.settings.pages_max.is_some_and(|max| {
-            let may_be_unused = !self.others.is_empty() || !self.blocked.is_empty();
+            let may_be_unused = !self.others.is_empty()
+                || !self.blocked.is_empty()
+                || self.narrowed != Narrowing::default();
             self.completed.len() as u64 == max || may_be_unused
         });
         if self.marred
