@@ -69,7 +69,8 @@ struct HubQueue {
     name: &'static str,
     /// Limit of requests in flight, to all hosts together.
     credit: u32,
-    /// Settings with which the group is created. The operator may change them later.
+    /// Settings with which the group is created. The operator may change them later. Its tasks are
+    /// no pages, so their outcomes are no news for readers of `page-ready`.
     settings: &'static [(&'static str, &'static str)],
 }
 
@@ -83,6 +84,7 @@ const DELIVERY_QUEUE: HubQueue = HubQueue {
         ("lease", "60s"),
         ("max-attempts", "8"),
         ("backoff", "10s"),
+        ("page-ready", "off"),
     ],
 };
 
@@ -97,6 +99,7 @@ const VERIFICATION_QUEUE: HubQueue = HubQueue {
         ("lease", "60s"),
         ("max-attempts", "3"),
         ("backoff", "10s"),
+        ("page-ready", "off"),
     ],
 };
 

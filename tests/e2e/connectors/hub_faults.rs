@@ -74,6 +74,7 @@ fn hub_tasks_have_their_own_groups_and_hide_callbacks_and_secrets() {
         shown(group, "parallel", json!(parallel));
         shown(group, "max-attempts", json!(attempts));
         shown(group, "backoff", json!("10s"));
+        shown(group, "page-ready", json!("off"));
     }
     let secret = [("hub.secret", "a secret of /ok")];
     assert_eq!(site.request_subscription("subscribe", "feed.xml", "/ok", &secret).status, 202);
