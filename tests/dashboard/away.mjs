@@ -59,7 +59,18 @@ await main(async browser => {
   await cdp.send('Page.setWebLifecycleState', { state: 'active' });
   await isBack('event-4');
 
+  // Until the broker has answered, a page does not say that a list is empty.
+  let answer;
+  const answered = new Promise(resolve => { answer = resolve; });
+  await page.route('**/groups', async route => {
+    await answered;
+    await route.continue();
+  });
+  await show(tab, ['#/groups', 'Make a group']);
+  same(await page.getByText('No groups yet').filter({ visible: true }).count(), 0);
+  answer();
   await show(tab, ['#/groups', 'No groups yet']);
+  await page.unroute('**/groups');
   same(await page.getByText('Ready since').filter({ visible: true }).count(), 0);
   await show(tab, ['#/', 'Running for']);
   // Without one before or after it, no line leads to it.
