@@ -1,8 +1,9 @@
 //! Mount namespaces: a view of the file system that only some processes have.
 
-use super::process::started_by;
 use std::path::Path;
 use std::process::Command;
+
+use super::process::started_by;
 
 /// The flags with which `unshare` creates a mount namespace on this machine.
 ///

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
-/// A port of 127.0.0.1 that is free now, and that this test run gives to nobody else.
+/// A port of 127.0.0.1 that is free now, and that this test run returns only once.
 pub(crate) fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     // Test runs that share a machine begin at different ports.

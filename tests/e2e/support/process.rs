@@ -354,6 +354,11 @@ pub(crate) fn tidings_command<S: AsRef<OsStr>>(
 /// The command as the last arguments of another one, with its folder and its environment.
 pub(crate) fn started_by(mut starter: Command, command: &Command) -> Command {
     starter.arg(command.get_program()).args(command.get_args());
+    in_place_of(starter, command)
+}
+
+/// The first command with the folder and the environment of the second.
+pub(crate) fn in_place_of(mut starter: Command, command: &Command) -> Command {
     if let Some(folder) = command.get_current_dir() {
         starter.current_dir(folder);
     }

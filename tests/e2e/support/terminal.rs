@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::process::{Process, Server, tidings_command};
+use super::process::{Process, Server, in_place_of, tidings_command};
 
 /// Starts `tidings <arguments> --broker ..` on a terminal. What is written to the process is typed.
 #[track_caller]
@@ -20,12 +20,6 @@ pub(crate) fn start_on_terminal_at(folder: &Path, broker: &str, arguments: &[&st
     let line = words.collect::<Vec<_>>().join(" ");
     let mut script = Command::new("script");
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-    script.current_dir(folder).env("SHELL", "/bin/sh").env("TERM", "xterm");
-    for (name, value) in tidings.get_envs() {
-        match value {
-            Some(value) => script.env(name, value),
-            None => script.env_remove(name),
-        };
-    }
-    Process::start(&mut script)
+    script.env("SHELL", "/bin/sh").env("TERM", "xterm");
+    Process::start(&mut in_place_of(script, &tidings))
 }
