@@ -159,7 +159,7 @@ impl PushSection {
             topic: required("topic")?,
             url: required("url")?,
             format: text("format")?
-                .ok_or_else(|| format!("the key format is missing; write {FORMATS}"))?,
+                .ok_or_else(|| format!("the key format is missing: expected {FORMATS}"))?,
             conditions: conditions
                 .ok_or("`where` must be a list of texts, as in where = [\"changed=yes\"]")?,
             template: text("template")?,
@@ -352,6 +352,6 @@ mod tests {
         }
         let without = r#"{"name":"a","topic":"t","url":"http://a.example/"}"#;
         let error = without.parse::<PushTable>().unwrap_err();
-        assert_eq!(error, format!("the push \"a\": the key format is missing; write {FORMATS}"));
+        assert_eq!(error, format!("the push \"a\": the key format is missing: expected {FORMATS}"));
     }
 }
