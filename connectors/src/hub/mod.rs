@@ -69,8 +69,8 @@ struct HubQueue {
     name: &'static str,
     /// Limit of requests in flight, to all hosts together.
     credit: u32,
-    /// Settings with which the group is created. The operator may change them later. Its tasks are
-    /// no pages, so their outcomes are no news for readers of `page-ready`.
+    /// Settings with which the group is created. The operator may change them later.
+    /// `page-ready` is off because the tasks are not pages.
     settings: &'static [(&'static str, &'static str)],
 }
 

@@ -7,7 +7,8 @@ use crate::moment::Moment;
 /// The time over which a rate is taken, in ms.
 const WINDOW_MS: u64 = 10_000;
 
-/// The shortest time over which a rate is taken, in ms. A shorter one would make a high rate of one event.
+/// The shortest time over which a rate is taken, in ms. A shorter one would make a high rate of one
+/// event.
 const SPAN_MS_MIN: u64 = 1_000;
 
 /// Counts in the present window and in the one before. Their weighted sum stands for the last

@@ -72,8 +72,8 @@ fn every_promise_holds_under_faults() {
     );
 }
 
-/// Seeds that once failed, through a bug in the group or in a checker. All but the last did so before
-/// there were the faults that `OLDER_FAULTS` lacks.
+/// Seeds that once failed, through a bug in the group or in a checker. All but the last two did so
+/// before there were the faults that `OLDER_FAULTS` lacks.
 const FAILED_SEEDS: [u64; 9] = [
     // A power failure loses the last task of the local worker, after the worker has contacted the
     // host.
