@@ -32,15 +32,16 @@ fn start_publisher(at: &str) -> (Process, String) {
     (publisher, at)
 }
 
-/// Whether a connection of the server at this address of IPv4 has input that the server has not
-/// read.
-fn has_unread_input(server: SocketAddr) -> bool {
+/// Whether a connection of the server at this address of IPv4 has this much input that the server
+/// has not read.
+fn has_unread_input(server: SocketAddr, bytes: u32) -> bool {
     let port = format!(":{:04X}", server.port());
     let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
     sockets.lines().skip(1).any(|socket| {
         let fields: Vec<_> = socket.split_whitespace().collect();
         // Local address, remote address, state (01: established), bytes to send : bytes to read.
-        fields[1].ends_with(&port) && fields[3] == "01" && !fields[4].ends_with(":00000000")
+        let unread = || u32::from_str_radix(fields[4].split_once(':').unwrap().1, 16).unwrap();
+        fields[1].ends_with(&port) && fields[3] == "01" && unread() >= bytes
     })
 }
 
@@ -147,11 +148,13 @@ fn a_bridge_stopped_without_its_broker_reports_unconfirmed_messages() {
     let mut connection = LineConnection::connect_client(server.address);
     assert_eq!(connection.request("SUB t"), "+OK");
     send_until_received(&mut publisher, &["x", "before"], &mut connection, "before");
-    // A stopped broker reads nothing, so the message stays unconfirmed in its socket.
+    // A stopped broker reads nothing, so the message stays unconfirmed in its socket. Nothing else
+    // that a bridge sends is this long.
     server.process.signal("STOP");
+    let long = "after".repeat(400);
     wait_until("the bridge to send it", || {
-        publisher.write(message(&["x", "after"]));
-        has_unread_input(server.address).then_some(())
+        publisher.write(message(&["x", &long]));
+        has_unread_input(server.address, 2_000).then_some(())
     });
     server.process.signal("KILL");
     bridge.wait_for_line_with("the broker is unreachable");
