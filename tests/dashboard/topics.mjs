@@ -36,10 +36,13 @@ await main(async browser => {
   });
   const heights = async topic => [...(await line(topic).locator('path').getAttribute('d'))
     .matchAll(/[ML][\d.]+ ([\d.]+)/g)].map(([, y]) => Number(y));
-  // From the bottom to the top; the other topic has had no event.
-  const [busy, quiet] = [await heights('orders'), await heights('new-url')];
-  same(Math.min(...busy), 1);
-  same(Math.max(...busy), 17);
+  // From the bottom to the top, as soon as a step without events is shown beside the one with them.
+  await until('a line from the bottom to the top', async () => {
+    const busy = await heights('orders');
+    return Math.min(...busy) === 1 && Math.max(...busy) === 17;
+  });
+  // The other topic has had no event.
+  const quiet = await heights('new-url');
   ok(quiet.length > 0);
   same(quiet.filter(y => y !== 17).length, 0);
   return null;
