@@ -25,6 +25,12 @@ impl<'a> Tmux<'a> {
 
     #[track_caller]
     fn run(&self, words: &[&str]) -> String {
+        let output = self.command(words).output().unwrap();
+        assert!(output.status.success(), "tmux {words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
         let folder = self.server.folder.path();
         // The shell gets the environment of the tested program.
         let mut command = Command::new("tmux");
@@ -35,9 +41,8 @@ impl<'a> Tmux<'a> {
                 None => command.env_remove(name),
             };
         }
-        let output = command.env_remove("TMUX").env("PS1", "$ ").output().unwrap();
-        assert!(output.status.success(), "tmux {words:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        command.env_remove("TMUX").env("PS1", "$ ");
+        command
     }
 
     /// Presses keys, by the names that tmux has for them.
@@ -79,7 +84,8 @@ impl<'a> Tmux<'a> {
 
 impl Drop for Tmux<'_> {
     fn drop(&mut self) {
-        self.run(&["kill-server"]);
+        // A panic here would end the process of all tests.
+        let _ = self.command(&["kill-server"]).output();
     }
 }
 
