@@ -13,7 +13,7 @@ use crate::support::line_connection::{FAREWELL, LineConnection};
 use crate::support::nc::run_nc;
 use crate::support::pipelined_publisher::PipelinedPublisher;
 use crate::support::process::{Server, run_tidings, started_by};
-use crate::support::strace::trace_command;
+use crate::support::strace::inject_into_fdatasync;
 use crate::support::topic_history::{Delivery, ReceivedEvents, TopicHistory};
 
 const TOPIC: &str = "new-url";
@@ -31,10 +31,8 @@ fn publish_one(pipeline: &mut PipelinedPublisher, payload: &str) -> Result<u64, 
 fn a_failed_sync_is_final_until_a_restart() {
     for signal in ["TERM", "KILL"] {
         let server = Server::start_with(&["broker"], |command| {
-            let folder = command.get_current_dir().unwrap().to_owned();
-            // strace counts for each thread: some syncs of the start and of the first events
-            // succeed.
-            trace_command(command, &folder, &["-e", "inject=fdatasync:error=EIO:when=9+"]);
+            // Some syncs of the start and of the first events succeed.
+            inject_into_fdatasync(command, "error=EIO:when=9+");
         });
         let history = Mutex::new(TopicHistory::new(TOPIC));
         let mut listener = LineConnection::connect_client(server.address);

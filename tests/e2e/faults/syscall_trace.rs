@@ -31,7 +31,7 @@ impl TracedBroker {
         let mut file = None;
         let server = Server::start_with(&[&["broker"], flags].concat(), |command| {
             let folder = command.get_current_dir().unwrap().to_owned();
-            file = Some(trace_command(command, &folder, &[]));
+            file = Some(trace_command(command, &folder));
         });
         work(&server);
         let (process, file) = (server.process.id(), file.expect("the broker was started"));

@@ -16,7 +16,7 @@ use crate::support::origin::{Origin, Site, full_response};
 use crate::support::pipelined_publisher::PipelinedPublisher;
 use crate::support::process::{Process, Server, run_tidings, tidings_command};
 use crate::support::prometheus::{Prometheus, parse_open_metrics, promtool, samples};
-use crate::support::strace::trace_command;
+use crate::support::strace::inject_into_fdatasync;
 use crate::support::tls::CertificateAuthority;
 use crate::support::wait::wait_until;
 
@@ -317,10 +317,8 @@ fn the_number_of_series_is_bounded() {
 #[test]
 fn a_scrape_waits_for_no_disk() {
     let server = Server::start_with(&["broker"], |command| {
-        let folder = command.get_current_dir().unwrap().to_owned();
         // In microseconds, longer than a request waits. The syncs of the start are not delayed.
-        let delay = "inject=fdatasync:delay_enter=15000000:when=9+";
-        trace_command(command, &folder, &["-e", delay]);
+        inject_into_fdatasync(command, "delay_enter=15000000:when=9+");
     });
     let http = HttpClient::new(&server);
     let mut jobs = 0;

@@ -37,17 +37,30 @@ impl SystemCall {
 }
 
 /// Changes the command to run under `strace`, which writes a file into this folder.
-pub(crate) fn trace_command(command: &mut Command, folder: &Path, flags: &[&str]) -> PathBuf {
+pub(crate) fn trace_command(command: &mut Command, folder: &Path) -> PathBuf {
     let file = folder.join("trace");
-    let mut strace = Command::new("strace");
-    // With `-D` the tracer is a child of the program, so signals and exit codes are those of the
-    // program.
-    strace
-        .args(["-D", "-f", "-y", "-q", "-s", STRING_BYTES_MAX, "-e", TRACED_CALLS, "-o"])
-        .arg(&file)
-        .args(flags);
+    let mut strace = strace(TRACED_CALLS);
+    strace.args(["-y", "-s", STRING_BYTES_MAX, "-o"]).arg(&file);
     *command = started_by(strace, command);
     file
+}
+
+/// Changes the command to run under `strace`, which makes `fdatasync` fail or wait. `fault` is what
+/// follows `inject=fdatasync:`; strace counts the calls of each thread.
+pub(crate) fn inject_into_fdatasync(command: &mut Command, fault: &str) {
+    let mut strace = strace("trace=fdatasync");
+    strace.args(["-e", &format!("inject=fdatasync:{fault}"), "-o", "/dev/null"]);
+    *command = started_by(strace, command);
+}
+
+/// The beginning of a command that traces these system calls of a program. With `-D` the tracer is
+/// a child of the program, so signals and exit codes are those of the program. `--seccomp-bpf` stops
+/// its threads only at these calls; without it, strace stops them at every call, and strace 6.1 loses
+/// events of busy threads ("delayed wait data").
+fn strace(calls: &str) -> Command {
+    let mut strace = Command::new("strace");
+    strace.args(["-D", "-f", "--seccomp-bpf", "-q", "-e", calls]);
+    strace
 }
 
 /// Whether the line reports the end of the process; its threads have their own numbers.
