@@ -14,8 +14,11 @@ const require = createRequire(new URL('../../target/node/', import.meta.url));
 const { chromium } = require('playwright-core');
 const axeSource = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
 
-/** How long anything may take, in ms: generous, because machines are noisy. */
-export const PATIENCE = 60_000;
+/**
+ * How long a step may take, in ms: half of the limit of a test, so that a step that does not end is
+ * named by its script.
+ */
+export const PATIENCE = 300_000;
 
 const tabs = [];
 

@@ -23,7 +23,7 @@ use crate::support::nc::start_nc;
 use crate::support::process::{Process, Server, run_tidings, started_by};
 use crate::support::seed::number_from_env;
 use crate::support::tls::{CertificateAuthority, start_socat};
-use crate::support::wait::{WAIT_TIMEOUT, wait_until};
+use crate::support::wait::{time_left, wait_until};
 
 /// Time between two bytes of a slow connection.
 const DRIP_INTERVAL: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ fn connect(address: SocketAddr, number: usize) -> TcpStream {
     socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 1, high, low), 0)).into()).unwrap();
     socket.connect(&address.into()).unwrap();
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+    stream.set_read_timeout(Some(time_left())).unwrap();
     stream
 }
 
@@ -151,7 +151,7 @@ fn hold_unfinished_connections(server: &Server, addresses: &[SocketAddr], count:
         .collect();
     // Connections with input that begins no line, request or handshake were closed at once.
     let memory = server.process.resident_memory_bytes();
-    let (deadline, mut dripped) = (Instant::now() + WAIT_TIMEOUT, Instant::now());
+    let (deadline, mut dripped) = (Instant::now() + time_left(), Instant::now());
     while !open.is_empty() {
         assert!(Instant::now() < deadline, "{} of {count} connections are still open", open.len());
         thread::sleep(Duration::from_millis(100));

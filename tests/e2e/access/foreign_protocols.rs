@@ -15,7 +15,7 @@ use crate::support::nc::start_nc;
 use crate::support::process::{Process, Server};
 use crate::support::seed::seed_from_env;
 use crate::support::tls::{CertificateAuthority, start_s_client};
-use crate::support::wait::WAIT_TIMEOUT;
+use crate::support::wait::time_left;
 
 /// Standard methods, an unknown one, and those that look like commands of the line protocol.
 const METHODS: [&str; 19] = [
@@ -161,7 +161,7 @@ fn binary_protocols() -> Vec<Vec<u8>> {
 #[track_caller]
 fn read_until_closed(mut stream: TcpStream, sent: &[u8]) -> Vec<u8> {
     let mut received = Vec::new();
-    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+    stream.set_read_timeout(Some(time_left())).unwrap();
     match stream.read_to_end(&mut received) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::ConnectionReset => {}

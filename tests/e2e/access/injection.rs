@@ -18,7 +18,7 @@ use crate::support::line_connection::LineConnection;
 use crate::support::openssl::hmac;
 use crate::support::origin::{Origin, Site, full_response, html_response};
 use crate::support::process::{Process, ProcessOutput, Server, run_at, tidings_command};
-use crate::support::wait::{WAIT_TIMEOUT, wait_until};
+use crate::support::wait::{time_left, wait_until};
 use crate::support::zmq::{message, printed_endpoint, start_peer};
 
 /// Characters that end lines or words for some program, and sequences that act on a terminal.
@@ -127,7 +127,7 @@ impl Target {
     fn send_raw(&self, bytes: &str) -> String {
         let address: SocketAddr = self.http.authority().parse().unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(time_left())).unwrap();
         let _ = stream.write_all(bytes.as_bytes());
         let _ = stream.shutdown(Shutdown::Write);
         let mut received = Vec::new();

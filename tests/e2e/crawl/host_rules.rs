@@ -12,7 +12,7 @@ use crate::support::line_connection::LineConnection;
 use crate::support::named_hosts::NamedHosts;
 use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
 use crate::support::process::{Process, Server, run_at, run_json_at};
-use crate::support::wait::{WAIT_TIMEOUT, wait_until};
+use crate::support::wait::{time_left, wait_until};
 
 /// A broker, a crawler and an origin with these hosts.
 struct NamedCrawl {
@@ -242,7 +242,7 @@ fn a_block_is_answered_after_the_last_request_for_a_part() {
     });
     let server = Server::start(&RENDER);
     start_job(&server, &origin);
-    arrival.recv_timeout(WAIT_TIMEOUT).unwrap();
+    arrival.recv_timeout(time_left()).unwrap();
     let address = server.address;
     let rule = format!("key={} block=yes", Site::host(1));
     let command = format!("GROUP rule crawlers {rule}");

@@ -9,7 +9,7 @@ use super::Script;
 use crate::support::http_client::HttpClient;
 use crate::support::origin::{Origin, Site};
 use crate::support::process::{Process, Server, run_at, run_json_at, start_crawler};
-use crate::support::wait::{WAIT_TIMEOUT, wait_until};
+use crate::support::wait::{time_left, wait_until};
 
 /// Waits until the group has a worker of this process, or none (`state` is empty), and returns it.
 #[track_caller]
@@ -54,7 +54,7 @@ fn a_crawler_that_is_drained_on_the_page_finishes_its_page_and_leaves() {
     let id = crawler.id();
     let page = |host| origin.url(host, "/p/0");
     publish(&server, &page(0));
-    requests.recv_timeout(WAIT_TIMEOUT).expect("its request");
+    requests.recv_timeout(time_left()).expect("its request");
     let (other, other_name) = start(&stores[1]);
 
     let address = format!("{}/", HttpClient::new(&server).base_url);

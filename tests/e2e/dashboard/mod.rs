@@ -17,14 +17,10 @@ mod topics;
 mod world;
 
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::support::process::Process;
-
-/// A script does hundreds of steps; each of them has the usual limit itself.
-const SCRIPT_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A running script of `tests/dashboard`.
 struct Script(Process);
@@ -40,7 +36,7 @@ impl Script {
     #[track_caller]
     fn when<T: Into<Value>>(&mut self, asked: &str, act: impl FnOnce() -> T) {
         let line = format!("> {asked}");
-        self.0.wait_for_line_within(SCRIPT_TIMEOUT, &line, |it| it.contains(&line).then_some(()));
+        self.0.wait_for_line(&line, |it| it.contains(&line).then_some(()));
         let answer: Value = act().into();
         self.0.write(format!("{answer}\n"));
     }
@@ -48,7 +44,7 @@ impl Script {
     /// Waits for the end, and returns what the script returned.
     #[track_caller]
     fn finish(self) -> Value {
-        let output = self.0.finish_within(SCRIPT_TIMEOUT).expect_code(0).stdout();
+        let output = self.0.finish().expect_code(0).stdout();
         serde_json::from_str(output.last().unwrap()).unwrap()
     }
 }

@@ -21,7 +21,7 @@ use crate::support::pipelined_publisher::PipelinedPublisher;
 use crate::support::process::{Process, Server, tidings_command};
 use crate::support::seed::{number_from_env, seed_from_env};
 use crate::support::topic_history::{Delivery, ReceivedEvents, TopicHistory};
-use crate::support::wait::WAIT_TIMEOUT;
+use crate::support::wait::time_left;
 
 /// Kills of a broker on one directory. The stored events grow with each, and each start reads all
 /// of them.
@@ -136,7 +136,7 @@ fn kill_under_load(server: Server, confirmations: &Receiver<()>, rng: &mut Rng) 
     // Confirmations of an earlier life do not count.
     confirmations.try_iter().count();
     for _ in 0..rng.u32(..1500) {
-        confirmations.recv_timeout(WAIT_TIMEOUT).expect("confirmations arrive");
+        confirmations.recv_timeout(time_left()).expect("confirmations arrive");
     }
     sleep_up_to(Duration::from_millis(3), rng);
     if rng.u8(..6) == 0 {

@@ -18,7 +18,7 @@ use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server, tidings_command};
 use crate::support::seed::number_from_env;
-use crate::support::wait::{WAIT_TIMEOUT, wait_until};
+use crate::support::wait::{time_left, wait_until};
 
 /// The subjects of the pages about everything, a group and a job.
 const PAGES: [&str; 3] =
@@ -84,7 +84,7 @@ fn dashboards_slow_down_no_release_and_need_little_memory() {
     let _crawler = Process::start(&mut tidings_command(folder.path(), crawl));
     let mut worker = LineConnection::connect_client(server.address);
     worker.send("JOIN crawlers credit=1\n");
-    origin.wait_for(WAIT_TIMEOUT, |log| (log.requests.len() > 100).then_some(())).unwrap();
+    origin.wait_for(time_left(), |log| (log.requests.len() > 100).then_some(())).unwrap();
 
     let (mut without, mut with) = (Figures::default(), Figures::default());
     // Short rounds in turns: how fast the disk is changes within a minute.

@@ -14,7 +14,7 @@ use socket2::{Domain, Socket, Type};
 use crate::support::line_connection::LineConnection;
 use crate::support::pipelined_publisher::PipelinedPublisher;
 use crate::support::process::Server;
-use crate::support::wait::WAIT_TIMEOUT;
+use crate::support::wait::time_left;
 
 const TOPIC: &str = "t";
 
@@ -54,7 +54,7 @@ impl RawSubscriber {
         socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES).unwrap();
         socket.connect(&address.into()).unwrap();
         let mut stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(time_left())).unwrap();
         stream
             .write_all(format!("HELLO echo=reader\nSUB {TOPIC} from=first\n").as_bytes())
             .unwrap();

@@ -17,7 +17,7 @@ use crate::support::origin::{Origin, OriginResponse, Site, full_response, html_r
 use crate::support::page_database;
 use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
 use crate::support::scripted_broker::start_scripted_broker;
-use crate::support::wait::WAIT_TIMEOUT;
+use crate::support::wait::time_left;
 
 /// Paths that fail, each in another way.
 const BAD: [&str; 5] = ["/gone", "/broken", "/cut", "/far", "/moved"];
@@ -361,7 +361,7 @@ fn an_interrupted_retry_says_that_the_pass_stays_open() {
     let (relay, withheld) = start_relay_without_seeds(job.server.address);
     let arguments = ["job", "retry", "docs", "--broker", &relay];
     let retry = Process::start(&mut tidings_command(job.server.folder.path(), arguments));
-    withheld.recv_timeout(WAIT_TIMEOUT).unwrap();
+    withheld.recv_timeout(time_left()).unwrap();
     let output = retry.signal_and_finish("INT").expect_code(130);
     let note = "pass 2 of docs stays open; end it with: tidings job cancel docs";
     assert!(output.stderr().contains(note), "{output:?}");

@@ -90,7 +90,7 @@ impl HttpClient {
     ) -> Result<HttpResponse, String> {
         let mut command = self.curl(path);
         let output = command
-            .args(["--include", "--max-time", "60", "--request", method])
+            .args(["--include", "--max-time", "600", "--request", method])
             .args(arguments)
             .stdin(Stdio::null())
             .output()

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use super::wait::WAIT_TIMEOUT;
+use super::wait::time_left;
 
 /// The broker's last line when it reaches the end of a peer's input.
 pub(crate) const FAREWELL: &str = "Received EOF.  Closing connection...";
@@ -43,7 +43,7 @@ impl LineConnection {
 
     fn try_from_stream(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(WAIT_TIMEOUT))?;
+        stream.set_read_timeout(Some(time_left()))?;
         Ok(Self { stream, unread: Vec::new() })
     }
 

@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use socket2::{Domain, Socket, Type};
 
-use super::wait::WAIT_TIMEOUT;
+use super::wait::time_left;
 
 /// A stream of bytes in both directions.
 pub(crate) trait ByteStream: Read + Write + Send {}
@@ -29,7 +29,7 @@ pub(crate) fn connect_tcp_from(address: SocketAddr, source: Ipv4Addr) -> TcpStre
     socket.connect(&address.into()).unwrap();
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+    stream.set_read_timeout(Some(time_left())).unwrap();
     stream
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn connect_tcp_from(address: SocketAddr, source: Ipv4Addr) -> TcpStre
 #[track_caller]
 pub(crate) fn connect_unix(path: &Path) -> UnixStream {
     let stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(WAIT_TIMEOUT)).unwrap();
+    stream.set_read_timeout(Some(time_left())).unwrap();
     stream
 }
 

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::ports::free_address;
-use super::wait::WAIT_TIMEOUT;
+use super::wait::time_left;
 
 /// The output stream that a line came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,11 +100,10 @@ impl Process {
     #[track_caller]
     fn wait_for_output<T>(
         &self,
-        timeout: Duration,
         expected: &str,
         mut find: impl FnMut(&[(OutputStream, String)]) -> Option<T>,
     ) -> T {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + time_left();
         let mut guard = self.output.lines.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(found) = find(&guard.lines) {
@@ -131,7 +130,7 @@ impl Process {
         same: impl Fn(&str, &str) -> bool,
     ) -> usize {
         let (mut next, mut at) = (0, from);
-        self.wait_for_output(WAIT_TIMEOUT, &format!("{expected:#?} in this order"), |lines| {
+        self.wait_for_output(&format!("{expected:#?} in this order"), |lines| {
             while let Some(expected) = expected.get(next) {
                 let (_, line) = lines.get(at)?;
                 next += usize::from(same(expected, line.trim_end_matches('\r')));
@@ -146,21 +145,10 @@ impl Process {
     pub(crate) fn wait_for_line<T>(
         &self,
         expected: &str,
-        pick: impl FnMut(&str) -> Option<T>,
-    ) -> T {
-        self.wait_for_line_within(WAIT_TIMEOUT, expected, pick)
-    }
-
-    /// [`wait_for_line`](Self::wait_for_line) with another limit.
-    #[track_caller]
-    pub(crate) fn wait_for_line_within<T>(
-        &self,
-        timeout: Duration,
-        expected: &str,
         mut pick: impl FnMut(&str) -> Option<T>,
     ) -> T {
         let mut searched = 0;
-        self.wait_for_output(timeout, expected, |lines| {
+        self.wait_for_output(expected, |lines| {
             let found = lines[searched..].iter().find_map(|(_, line)| pick(line));
             searched = lines.len();
             found
@@ -189,7 +177,7 @@ impl Process {
     /// Waits until standard output has `count` lines, and returns all of them.
     #[track_caller]
     pub(crate) fn wait_for_stdout_lines(&self, count: usize) -> Vec<String> {
-        self.wait_for_output(WAIT_TIMEOUT, &format!("{count} lines"), |lines| {
+        self.wait_for_output(&format!("{count} lines"), |lines| {
             let lines = lines_of_stream(lines, OutputStream::Stdout);
             (lines.len() >= count).then_some(lines)
         })
@@ -228,16 +216,10 @@ impl Process {
 
     /// Closes standard input and waits until the process and its output have ended.
     #[track_caller]
-    pub(crate) fn finish(self) -> ProcessOutput {
-        self.finish_within(WAIT_TIMEOUT)
-    }
-
-    /// Like `finish`, with another timeout.
-    #[track_caller]
-    pub(crate) fn finish_within(mut self, timeout: Duration) -> ProcessOutput {
+    pub(crate) fn finish(mut self) -> ProcessOutput {
         let started = Instant::now();
         self.close_stdin();
-        let status = self.wait_for_exit(timeout);
+        let status = self.wait_for_exit();
         let took = started.elapsed();
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
@@ -255,7 +237,7 @@ impl Process {
     }
 
     #[track_caller]
-    fn wait_for_exit(&mut self, timeout: Duration) -> ExitStatus {
+    fn wait_for_exit(&mut self) -> ExitStatus {
         let pid = Pid::from_child(&self.child);
         let (sender, receiver) = mpsc::channel();
         // `Child` can only poll, or wait without a timeout. `NOWAIT` leaves the status for it.
@@ -264,8 +246,8 @@ impl Process {
             while let Err(Errno::INTR) = waitid(WaitId::Pid(pid), options) {}
             let _ = sender.send(());
         });
-        let exited = receiver.recv_timeout(timeout);
-        assert!(exited.is_ok(), "{} is still running after {timeout:?}", self.name);
+        let exited = receiver.recv_timeout(time_left());
+        assert!(exited.is_ok(), "still waiting for the end of {}", self.name);
         self.child.wait().unwrap()
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use self::request_log::RequestLog;
 pub(crate) use self::site::{
     BAD_PATHS, OriginResponse, Site, full_response, html_response, redirect,
 };
-use super::wait::WAIT_TIMEOUT;
+use super::wait::time_left;
 
 /// The length of the accept queue; the standard library would use 128.
 const BACKLOG: i32 = 4096;
@@ -168,7 +168,7 @@ impl Origin {
     /// Waits until `count` requests have arrived.
     #[track_caller]
     pub(crate) fn wait_for_hits(&self, count: usize) {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
+        let deadline = Instant::now() + time_left();
         let mut hits = self.shared.hits.lock().unwrap();
         while hits.len() < count {
             let left = deadline.saturating_duration_since(Instant::now());
