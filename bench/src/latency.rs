@@ -16,7 +16,7 @@ use tidings_load::command::flags::RunFlags;
 use tidings_load::command::text::{format_count, plural};
 use tidings_load::command::{Benchmark, Outcome};
 use tidings_load::connection::{self, PublisherSocket};
-use tidings_load::load::{check_rejection, connect_subscribers};
+use tidings_load::load::connect_subscribers;
 use tidings_load::poller::{DiscardBuffer, Poller};
 use tidings_load::server::{CpuCost, RunStart};
 use tidings_load::tls::SubscriberSocket;
@@ -89,8 +89,7 @@ struct TimedSubscriber {
 }
 
 /// One publisher with a fixed rate, and its subscribers.
-struct LatencyLoad<'a> {
-    target: Target<'a>,
+struct LatencyLoad {
     stream: StreamLayout,
     interval: Duration,
     poller: Poller,
@@ -104,8 +103,8 @@ struct LatencyLoad<'a> {
     latencies: Histogram,
 }
 
-impl<'a> LatencyLoad<'a> {
-    fn connect(target: Target<'a>, latency: &Latency, progress: Progress<'_>) -> Result<Self> {
+impl LatencyLoad {
+    fn connect(target: Target<'_>, latency: &Latency, progress: Progress<'_>) -> Result<Self> {
         ensure!(latency.rate > 0, "a rate of 0: expected at least 1 event per second");
         connection::create_topic(&target)?;
         let poller = Poller::new()?;
@@ -120,7 +119,6 @@ impl<'a> LatencyLoad<'a> {
         let subscriber = |socket| TimedSubscriber { socket, bytes: 0, events: 0 };
         Ok(Self {
             stream: target.stream_layout(),
-            target,
             interval: Duration::from_secs(1) / latency.rate,
             poller,
             timer,
@@ -203,9 +201,7 @@ impl<'a> LatencyLoad<'a> {
             self.delivered += events - subscriber.events;
             subscriber.events = events;
         } else if token == self.subscribers.len() {
-            let marker = self.target.wire.rejection_marker();
-            self.publisher
-                .read_available(&mut buffer, |received| check_rejection(marker, received))?;
+            self.publisher.read_replies(&mut buffer, |_| Ok(()))?;
         } else if let Err(error) = rustix::io::read(&self.timer, &mut buffer[..8]) {
             // Two ticks were reported and read as one.
             ensure!(error == rustix::io::Errno::AGAIN, "cannot read the timer: {error}");

@@ -61,7 +61,7 @@ impl WireProtocol for Sse {
         }
     }
 
-    fn rejection_marker(&self) -> &'static [u8] {
-        b"-ERR "
+    fn rejections(&self) -> &'static [&'static str] {
+        Tidings::plain(None).rejections()
     }
 }

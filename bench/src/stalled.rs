@@ -137,11 +137,7 @@ struct CatchUpResult {
     took: Duration,
 }
 
-fn catch_up(
-    load: &mut Load<'_>,
-    target: Target<'_>,
-    progress: Progress<'_>,
-) -> Result<CatchUpResult> {
+fn catch_up(load: &mut Load, target: Target<'_>, progress: Progress<'_>) -> Result<CatchUpResult> {
     let (received_before, all) = load.received_and_published(0);
     let missed = load.events(all) - load.events(received_before);
     let mut buffer = vec![0; READ_BYTES];

@@ -20,7 +20,7 @@ pub type EncryptionRate<'a> = dyn Fn() -> Result<f64> + 'a;
 
 /// A broker, and the results of its turns.
 struct ComparedBroker<'a> {
-    load: Load<'a>,
+    load: Load,
     server: &'a Server,
     runs: Vec<TurnResult>,
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use rustls::ClientConnection;
 
 use crate::Target;
+use crate::replies::Replies;
 use crate::tls::{BlockingStream, SubscriberSocket};
 use crate::wire::{ReadUntil, SetupStep};
 
@@ -124,7 +125,8 @@ pub fn publisher(target: &Target<'_>, burst: usize) -> Result<PublisherSocket> {
     let address = target.wire.publisher_address(target.address);
     let (socket, session) =
         open_to_target(target, address, steps).context("a publisher")?.into_parts();
-    let mut outlet = PublisherSocket::new(socket, target.message().repeat(burst))?;
+    let replies = Replies::new(target.wire.rejections());
+    let mut outlet = PublisherSocket::new(socket, target.message().repeat(burst), replies)?;
     outlet.session = session;
     Ok(outlet)
 }
@@ -148,14 +150,15 @@ pub struct PublisherSocket {
     messages: Vec<u8>,
     /// Bytes of `messages` that are written; all of them: the publisher is idle.
     written: usize,
+    replies: Replies,
     /// The TLS session. Bytes that it has accepted count as written.
     session: Option<Box<ClientConnection>>,
 }
 
 impl PublisherSocket {
-    pub(crate) fn new(socket: TcpStream, piece: Vec<u8>) -> Result<Self> {
+    pub(crate) fn new(socket: TcpStream, piece: Vec<u8>, replies: Replies) -> Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, written: piece.len(), messages: piece, session: None })
+        Ok(Self { socket, written: piece.len(), messages: piece, replies, session: None })
     }
 
     /// The socket, for the poller.
@@ -202,8 +205,9 @@ impl PublisherSocket {
         }
     }
 
-    /// Reads all bytes that have arrived and passes them to `handle`.
-    pub fn read_available(
+    /// Reads all bytes that have arrived, and passes each complete line to `handle`. The rejection
+    /// of a publish is an error.
+    pub fn read_replies(
         &mut self,
         buffer: &mut [u8],
         mut handle: impl FnMut(&[u8]) -> Result<()>,
@@ -218,14 +222,14 @@ impl PublisherSocket {
                 }
                 session.process_new_packets()?;
                 while let Ok(bytes @ 1..) = session.reader().read(buffer) {
-                    handle(&buffer[..bytes])?;
+                    self.replies.read(&buffer[..bytes], &mut handle)?;
                 }
                 continue;
             }
             match self.socket.read(buffer) {
                 Ok(0) => bail!("the broker closed a publisher's connection"),
                 Ok(bytes) => {
-                    handle(&buffer[..bytes])?;
+                    self.replies.read(&buffer[..bytes], &mut handle)?;
                     if bytes < buffer.len() {
                         // The socket is empty; `epoll` reports later bytes.
                         return Ok(());

@@ -71,7 +71,7 @@ impl DeliveryRates {
     /// Runs the load for the time `length`.
     pub fn run(
         &mut self,
-        load: &mut Load<'_>,
+        load: &mut Load,
         target: Target<'_>,
         length: Duration,
         progress: Progress<'_>,

@@ -41,6 +41,7 @@ pub mod poller;
 pub mod publish;
 pub mod queue;
 mod receive_positions;
+pub mod replies;
 pub mod server;
 mod task_ledger;
 pub mod tidings;

@@ -6,9 +6,8 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use clap::Args;
-use memchr::memmem;
 use serde::Serialize;
 
 use crate::command::text::{format_count, plural};
@@ -61,8 +60,7 @@ pub(crate) struct LoadCounters {
 }
 
 /// A load that can pause and resume.
-pub struct Load<'a> {
-    target: Target<'a>,
+pub struct Load {
     stream: StreamLayout,
     window: u64,
     poller: Poller,
@@ -79,9 +77,9 @@ pub struct Load<'a> {
     read_buffer: Vec<u8>,
 }
 
-impl<'a> Load<'a> {
+impl Load {
     /// Connects all subscribers and publishers.
-    pub fn connect(target: Target<'a>, size: LoadSize, progress: Progress<'_>) -> Result<Self> {
+    pub fn connect(target: Target<'_>, size: LoadSize, progress: Progress<'_>) -> Result<Self> {
         connection::create_topic(&target)?;
         let poller = Poller::new()?;
         let subscribers = connect_subscribers(&target, &poller, size.subscribers, progress)?;
@@ -94,7 +92,6 @@ impl<'a> Load<'a> {
         }
         Ok(Self {
             stream: target.stream_layout(),
-            target,
             window: size.window,
             poller,
             ready: Vec::new(),
@@ -240,9 +237,7 @@ impl<'a> Load<'a> {
 
     /// Handles a publisher that is writable or has received bytes.
     fn handle_publisher(&mut self, publisher: usize) -> Result<()> {
-        let marker = self.target.wire.rejection_marker();
-        self.publishers[publisher]
-            .read_available(&mut self.read_buffer, |received| check_rejection(marker, received))?;
+        self.publishers[publisher].read_replies(&mut self.read_buffer, |_| Ok(()))?;
         if !self.publishers[publisher].is_idle() {
             self.flush(publisher)?;
         }
@@ -307,20 +302,6 @@ pub fn connect_subscribers(
     Ok(subscribers)
 }
 
-/// An error if the broker rejected a message.
-pub fn check_rejection(marker: &[u8], received: &[u8]) -> Result<()> {
-    if marker.is_empty() {
-        return Ok(());
-    }
-    let at = memmem::find(received, marker);
-    ensure!(
-        at.is_none(),
-        "the broker rejects: {}",
-        String::from_utf8_lossy(&received[at.unwrap_or(0)..]).lines().next().unwrap_or_default()
-    );
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -344,6 +325,10 @@ mod tests {
 
         fn stream_layout(&self, _: &str, payload_bytes: usize) -> StreamLayout {
             StreamLayout::fixed(u64::try_from(payload_bytes + 1).unwrap())
+        }
+
+        fn rejections(&self) -> &'static [&'static str] {
+            &["-ERR "]
         }
     }
 
@@ -412,6 +397,21 @@ mod tests {
         assert!(error.contains("1 received other bytes"), "{error}");
         drop(load);
         broker.join().unwrap();
+    }
+
+    #[test]
+    fn a_rejection_in_two_reads_is_reported() {
+        let (address, broker) = broker(|subscriber, mut publisher| {
+            for piece in ["-", "ERR no\n"] {
+                publisher.write_all(piece.as_bytes()).unwrap();
+                thread::sleep(Duration::from_millis(20));
+            }
+            (subscriber, publisher)
+        });
+        let mut load = Load::connect(target(address), SIZE, &mut |_| Ok(())).unwrap();
+        let error = load.run_until(Instant::now() + IDLE_TIMEOUT, &mut |_| Ok(())).unwrap_err();
+        assert_eq!(error.to_string(), "the broker rejects: -ERR no");
+        drop(broker.join().unwrap());
     }
 
     #[test]

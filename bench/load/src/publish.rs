@@ -14,8 +14,8 @@ use crate::command::text::{format_count, plural};
 use crate::command::{Benchmark, Outcome, Subject};
 use crate::connection::{self, PublisherSocket};
 use crate::figure::to_f64;
-use crate::load::check_rejection;
 use crate::poller::Poller;
+use crate::replies::Replies;
 use crate::server::{CpuCost, RunStart};
 use crate::wire::{ConfirmationFormat, Sync};
 use crate::{Figure, PROGRESS_INTERVAL, Progress, Target, disk};
@@ -126,8 +126,7 @@ pub fn round_up_to_writes(target: Target<'_>, events: u64, window: u64) -> Resul
 }
 
 /// Publishers, each with its share of the window.
-struct PublishLoad<'a> {
-    target: Target<'a>,
+struct PublishLoad {
     poller: Poller,
     ready: Vec<usize>,
     publishers: Vec<(PublisherSocket, PublishCounter)>,
@@ -139,8 +138,8 @@ struct PublishLoad<'a> {
     read_buffer: Vec<u8>,
 }
 
-impl<'a> PublishLoad<'a> {
-    fn connect(target: Target<'a>, publishers: u16, window: u64) -> Result<Self> {
+impl PublishLoad {
+    fn connect(target: Target<'_>, publishers: u16, window: u64) -> Result<Self> {
         connection::create_topic(&target)?;
         let confirmed =
             target.wire.confirmed_publish(target.topic, &vec![b'x'; target.payload_bytes])?;
@@ -151,13 +150,13 @@ impl<'a> PublishLoad<'a> {
         let connect = |token| {
             let steps = target.wire.handshake().into_iter().chain(confirmed.setup.clone());
             let socket = connection::open(target.address, steps)?;
-            let socket = PublisherSocket::new(socket, confirmed.message.repeat(burst))?;
+            let replies = Replies::new(target.wire.rejections());
+            let socket = PublisherSocket::new(socket, confirmed.message.repeat(burst), replies)?;
             poller.register_edge_triggered(socket.socket(), token)?;
             anyhow::Ok((socket, PublishCounter::new(confirmed.confirmations)))
         };
         let connections = (0..publishers.into()).map(connect).collect::<Result<_, _>>()?;
         Ok(Self {
-            target,
             poller,
             ready: Vec::new(),
             publishers: connections,
@@ -220,12 +219,8 @@ impl<'a> PublishLoad<'a> {
         let mut ready = std::mem::take(&mut self.ready);
         self.poller.wait(timeout, &mut ready)?;
         for &publisher in &ready {
-            let marker = self.target.wire.rejection_marker();
             let (socket, counter) = &mut self.publishers[publisher];
-            socket.read_available(&mut self.read_buffer, |received| {
-                check_rejection(marker, received)?;
-                counter.count_confirmations(received)
-            })?;
+            socket.read_replies(&mut self.read_buffer, |line| counter.count_confirmations(line))?;
             socket.flush()?;
         }
         self.ready = ready;
@@ -257,40 +252,32 @@ impl<'a> PublishLoad<'a> {
 
 /// Published and confirmed events of one connection.
 #[derive(Debug)]
-pub(crate) struct PublishCounter {
+pub struct PublishCounter {
     pub(crate) published: u64,
-    pub(crate) confirmed: u64,
+    /// Publishes that are confirmed.
+    pub confirmed: u64,
     format: ConfirmationFormat,
-    /// Newlines that arrived, for confirmations of several lines.
-    lines_received: u64,
-    /// The beginning of an incomplete line.
-    partial: Vec<u8>,
 }
 
 impl PublishCounter {
-    pub(crate) fn new(format: ConfirmationFormat) -> Self {
-        Self { published: 0, confirmed: 0, format, lines_received: 0, partial: Vec::new() }
+    /// Nothing is published.
+    pub const fn new(format: ConfirmationFormat) -> Self {
+        Self { published: 0, confirmed: 0, format }
     }
 
-    pub(crate) fn count_confirmations(&mut self, received: &[u8]) -> Result<()> {
+    /// Counts what the line confirms.
+    pub fn count_confirmations(&mut self, line: &[u8]) -> Result<()> {
         match self.format {
-            ConfirmationFormat::Lines(lines) => {
-                let ends = memchr::memchr_iter(b'\n', received).count();
-                self.lines_received += u64::try_from(ends)?;
-                self.confirmed = self.lines_received / lines;
+            ConfirmationFormat::Lines(start) => {
+                self.confirmed += u64::from(line.starts_with(start.as_bytes()));
             }
             ConfirmationFormat::Cumulative => {
-                self.partial.extend_from_slice(received);
-                if let Some(end) = memchr::memrchr(b'\n', &self.partial) {
-                    let start = memchr::memrchr(b'\n', &self.partial[..end]).map_or(0, |at| at + 1);
-                    let line = str::from_utf8(&self.partial[start..end])?;
-                    let count = line.split_ascii_whitespace().last().map(str::parse);
-                    let Some(Ok(count)) = count else {
-                        bail!("expected a confirmation, received {line:?}")
-                    };
-                    self.confirmed = count;
-                    self.partial.drain(..=end);
-                }
+                let line = str::from_utf8(line)?;
+                let count = line.split_ascii_whitespace().last().map(str::parse);
+                let Some(Ok(count)) = count else {
+                    bail!("expected a confirmation, received {line:?}")
+                };
+                self.confirmed = count;
             }
         }
         Ok(())
@@ -302,23 +289,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cumulative_confirmations_count_in_any_split() {
-        let answers = b"+OK 40 1\r\n+OK 47 8\r\n+OK 1047 1008\r\n";
-        for split in 0..answers.len() {
-            let mut counter = PublishCounter::new(ConfirmationFormat::Cumulative);
-            counter.count_confirmations(&answers[..split]).unwrap();
-            assert!([0, 1, 8].contains(&counter.confirmed), "a whole line at {split}");
-            counter.count_confirmations(&answers[split..]).unwrap();
-            assert_eq!(counter.confirmed, 1008);
+    fn each_line_of_confirmations_counts() {
+        let mut counter = PublishCounter::new(ConfirmationFormat::Cumulative);
+        for (line, confirmed) in [("+OK 40 1\r", 1), ("+OK 47 8\r", 8)] {
+            counter.count_confirmations(line.as_bytes()).unwrap();
+            assert_eq!(counter.confirmed, confirmed);
         }
-    }
-
-    #[test]
-    fn confirmations_of_several_lines_count_once_complete() {
-        let mut counter = PublishCounter::new(ConfirmationFormat::Lines(2));
-        counter.count_confirmations(b"$3\r\n1-1\r\n$3\r\n").unwrap();
-        assert_eq!(counter.confirmed, 1);
-        counter.count_confirmations(b"1-2\r\n").unwrap();
-        assert_eq!(counter.confirmed, 2);
+        assert!(counter.count_confirmations(b"+OK\r").is_err(), "no number");
+        let mut counter = PublishCounter::new(ConfirmationFormat::Lines("$"));
+        for (line, confirmed) in [("$3\r", 1), ("1-1\r", 1), ("$3\r", 2)] {
+            counter.count_confirmations(line.as_bytes()).unwrap();
+            assert_eq!(counter.confirmed, confirmed);
+        }
     }
 }

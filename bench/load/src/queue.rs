@@ -21,9 +21,9 @@ use crate::command::text::{format_count, plural};
 use crate::command::{Benchmark, Outcome};
 use crate::connection::{self, PublisherSocket};
 use crate::figure::to_f64;
-use crate::load::check_rejection;
 use crate::poller::Poller;
 use crate::publish::PublishCounter;
+use crate::replies::Replies;
 use crate::server::{CpuCost, RunStart};
 use crate::task_ledger::TaskLedger;
 pub use crate::task_ledger::{KEYS_MAX, TASK_BYTES_MIN};
@@ -147,7 +147,8 @@ impl<'a> QueueLoad<'a> {
         let burst = connection::burst(target.payload_bytes, queue.window, 1);
         let address = target.wire.publisher_address(target.address);
         let socket = open(address, confirmed.setup).context("the publisher")?;
-        let publisher = PublisherSocket::new(socket, confirmed.message.repeat(burst))?;
+        let replies = Replies::new(target.wire.rejections());
+        let publisher = PublisherSocket::new(socket, confirmed.message.repeat(burst), replies)?;
         poller.register_edge_triggered(publisher.socket(), workers.len())?;
         Ok(Self {
             target,
@@ -288,11 +289,8 @@ impl<'a> QueueLoad<'a> {
     }
 
     fn handle_publisher(&mut self) -> Result<()> {
-        let marker = self.target.wire.rejection_marker();
-        self.publisher.read_available(&mut self.read_buffer, |received| {
-            check_rejection(marker, received)?;
-            self.counter.count_confirmations(received)
-        })?;
+        self.publisher
+            .read_replies(&mut self.read_buffer, |line| self.counter.count_confirmations(line))?;
         self.publisher.flush().context("the publisher")?;
         Ok(())
     }

@@ -68,8 +68,8 @@ impl WireProtocol for Tidings {
         StreamLayout::numbered(u64::try_from(bytes).expect("a length"))
     }
 
-    fn rejection_marker(&self) -> &'static [u8] {
-        b"-ERR "
+    fn rejections(&self) -> &'static [&'static str] {
+        &["-ERR "]
     }
 
     fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {

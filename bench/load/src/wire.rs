@@ -128,8 +128,8 @@ pub struct ConfirmedPublish {
 pub enum ConfirmationFormat {
     /// Each line ends with the number of publishes that are confirmed by then.
     Cumulative,
-    /// Each publish is confirmed by this number of lines.
-    Lines(u64),
+    /// Each publish is confirmed by a line that starts with this text.
+    Lines(&'static str),
 }
 
 /// A request for stored events.
@@ -309,9 +309,10 @@ pub trait WireProtocol {
     /// Layout of the delivered bytes.
     fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout;
 
-    /// Text that marks the rejection of a publish; empty: the protocol has none.
-    fn rejection_marker(&self) -> &'static [u8] {
-        b""
+    /// Beginnings of the lines that reject a publish; empty: the replies to a publisher are not
+    /// lines, and are ignored.
+    fn rejections(&self) -> &'static [&'static str] {
+        &[]
     }
 
     /// Confirmed publishes. An error if the broker has none.

@@ -83,8 +83,8 @@ impl WireProtocol for Nats {
         }
     }
 
-    fn rejection_marker(&self) -> &'static [u8] {
-        if self.has_stream { b"\"error\"" } else { b"-ERR" }
+    fn rejections(&self) -> &'static [&'static str] {
+        &["-ERR ", "{\"error\":"]
     }
 
     fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
@@ -92,8 +92,8 @@ impl WireProtocol for Nats {
         Ok(ConfirmedPublish {
             setup: vec![nats_step("SUB i 2")],
             message: [head.as_bytes(), payload, b"\r\n"].concat(),
-            // The header and `{"stream":"BENCH", "seq":1}`.
-            confirmations: ConfirmationFormat::Lines(2),
+            // `{"stream":"BENCH", "seq":1}` after its header.
+            confirmations: ConfirmationFormat::Lines("{\"stream\":"),
         })
     }
 
@@ -156,16 +156,16 @@ impl WireProtocol for Redis {
         StreamLayout::fixed(to_u64(event.len()))
     }
 
-    fn rejection_marker(&self) -> &'static [u8] {
-        b"-"
+    fn rejections(&self) -> &'static [&'static str] {
+        &["-"]
     }
 
     fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
         Ok(ConfirmedPublish {
             setup: Vec::new(),
             message: self.publish(topic, payload),
-            // `$15` and the id.
-            confirmations: ConfirmationFormat::Lines(2),
+            // `$15` before the id.
+            confirmations: ConfirmationFormat::Lines("$"),
         })
     }
 
@@ -353,8 +353,8 @@ impl WireProtocol for Zmtp {
         StreamLayout::numbered(to_u64(frames.iter().sum()))
     }
 
-    fn rejection_marker(&self) -> &'static [u8] {
-        if self.is_tidings { LINES.rejection_marker() } else { b"" }
+    fn rejections(&self) -> &'static [&'static str] {
+        if self.is_tidings { LINES.rejections() } else { &[] }
     }
 }
 
@@ -384,7 +384,11 @@ impl WireProtocol for BareLines {
 
 #[cfg(test)]
 mod tests {
+    use tidings_load::publish::PublishCounter;
+    use tidings_load::replies::Replies;
+
     use super::*;
+    use crate::queue_protocols::Beanstalkd;
 
     fn zmtp(is_tidings: bool) -> Zmtp {
         Zmtp { publishers: SocketAddr::from(([127, 0, 0, 1], 1)), is_tidings }
@@ -401,6 +405,47 @@ mod tests {
         let zmtp = zmtp(false);
         assert_eq!(zmtp.publish("t", b"ab"), b"\x00\x04t ab");
         assert_eq!(BareLines.publish("t", b"ab"), b"ab\n");
+    }
+
+    /// The number of confirmed publishes in replies that arrive in these pieces.
+    fn confirmed<'a>(
+        wire: &dyn WireProtocol,
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<u64> {
+        let mut replies = Replies::new(wire.rejections());
+        let mut counter = PublishCounter::new(wire.confirmed_publish("t", b"ab")?.confirmations);
+        for piece in pieces {
+            replies.read(piece, |line| counter.count_confirmations(line))?;
+        }
+        Ok(counter.confirmed)
+    }
+
+    #[test]
+    fn confirmations_and_rejections_are_found_in_any_split() {
+        let acks = "MSG i 2 26\r\n{\"stream\":\"BENCH\",\"seq\":1}\r\nPING\r\n\
+                    MSG i 2 26\r\n{\"stream\":\"BENCH\",\"seq\":2}\r\n";
+        let full = "{\"error\":{\"code\":503},\"stream\":\"BENCH\",\"seq\":0}";
+        let ids = "$15\r\n1764347434000-0\r\n$15\r\n1764347434000-1\r\n";
+        let protocols: [(&dyn WireProtocol, &str, &str); 5] = [
+            (&LINES, "+OK 40 1\r\n+OK 41 2\r\n", "-ERR limit no space"),
+            (&Redis { has_streams: true }, ids, "-OOM command not allowed"),
+            (&Nats { has_stream: true }, acks, full),
+            (&Nats { has_stream: true }, acks, "-ERR 'Maximum Payload Violation'"),
+            (&Beanstalkd, "INSERTED 1\r\nINSERTED 2\r\n", "OUT_OF_MEMORY"),
+        ];
+        for (wire, accepted, rejection) in protocols {
+            assert_eq!(confirmed(wire, accepted.as_bytes().chunks(1)).unwrap(), 2);
+            for split in 0..=accepted.len() {
+                let (first, second) = accepted.as_bytes().split_at(split);
+                assert_eq!(confirmed(wire, [first, second]).unwrap(), 2, "split at {split}");
+            }
+            let rejected = format!("{accepted}{rejection}\r\n");
+            for split in 0..=rejected.len() {
+                let (first, second) = rejected.as_bytes().split_at(split);
+                let error = confirmed(wire, [first, second]).unwrap_err().to_string();
+                assert_eq!(error, format!("the broker rejects: {rejection}"), "split at {split}");
+            }
+        }
     }
 
     #[test]

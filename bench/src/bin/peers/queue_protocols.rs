@@ -284,9 +284,21 @@ impl WireProtocol for Beanstalkd {
         Ok(ConfirmedPublish {
             setup: vec![SetupStep::new(format!("use {topic}\r\n"), ReadUntil::Line("USING"))],
             message: self.publish(topic, payload),
-            // `INSERTED <id>`
-            confirmations: ConfirmationFormat::Lines(1),
+            confirmations: ConfirmationFormat::Lines("INSERTED "),
         })
+    }
+
+    fn rejections(&self) -> &'static [&'static str] {
+        &[
+            "BURIED",
+            "EXPECTED_CRLF",
+            "JOB_TOO_BIG",
+            "DRAINING",
+            "OUT_OF_MEMORY",
+            "INTERNAL_ERROR",
+            "BAD_FORMAT",
+            "UNKNOWN_COMMAND",
+        ]
     }
 
     fn queue_setup(&self, topic: &str, pool: WorkerPool) -> Result<QueueSetup> {
