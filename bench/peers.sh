@@ -18,9 +18,9 @@
 #
 # Flags go to `peers compare`, `peers crawl` or `peers render`; see --help there. The script needs two
 # cores, cargo, and a disk (not tmpfs) under the current directory or in $PEERS_DATA. `render` also
-# needs root or a delegated control group (version 2). It installs missing packages of Debian, and for
-# crawlers packages of PyPI, npm and crates.io below target/. It does not use the
-# services of these packages: it starts every server itself, with an empty directory, on a free port.
+# needs root or a delegated control group (version 2). It installs missing packages of Debian, and
+# packages of PyPI, npm and crates.io below target/. It does not use the services of these packages:
+# it starts every server itself, with an empty directory, on a free port.
 set -eu
 
 repository=$(cd "$(dirname "$0")/.." && pwd)
@@ -39,18 +39,16 @@ crawl | render)
 esac
 
 missing=
+python3 -c 'import ensurepip, venv' 2> /dev/null || missing="$missing python3-venv"
 if [ $compared = render ]; then
 	command -v chromium-headless-shell > /dev/null || missing="$missing chromium-headless-shell"
 	command -v npm > /dev/null || missing="$missing npm"
-	python3 -c 'import ensurepip, venv' 2> /dev/null || missing="$missing python3-venv"
 else
 	command -v redis-server > /dev/null || missing="$missing redis-server"
 fi
 if [ $compared = crawl ]; then
 	command -v wget2 > /dev/null || missing="$missing wget2"
-	python3 -c 'import ensurepip, venv' 2> /dev/null || missing="$missing python3-venv"
 elif [ $compared = compare ]; then
-	command -v nats-server > /dev/null || missing="$missing nats-server"
 	command -v mosquitto > /dev/null || missing="$missing mosquitto"
 	command -v beanstalkd > /dev/null || missing="$missing beanstalkd"
 	command -v cc > /dev/null || missing="$missing gcc libc6-dev"
@@ -76,12 +74,14 @@ fi
 cargo build --manifest-path "$repository/Cargo.toml" --locked --release -p tidings -p tidings-bench >&2
 if [ $compared = compare ]; then
 	cc -O2 -o "$target/release/zmq_proxy" "$repository/bench/zmq_proxy.c" -lzmq
+	requirements=requirements-brokers.txt
 else
-	environment=$target/peers-python
-	[ -x "$environment/bin/python" ] || python3 -m venv "$environment"
-	"$environment/bin/pip" install --quiet --disable-pip-version-check \
-		--requirement "$repository/bench/peers/requirements.txt" >&2
+	requirements=requirements.txt
 fi
+environment=$target/peers-python
+[ -x "$environment/bin/python" ] || python3 -m venv "$environment"
+"$environment/bin/pip" install --quiet --disable-pip-version-check \
+	--requirement "$repository/bench/peers/$requirements" >&2
 if [ $compared = crawl ]; then
 	cargo build --manifest-path "$repository/bench/peers/spider/Cargo.toml" --locked --release \
 		--target-dir "$target/spider-peer" >&2
@@ -113,7 +113,7 @@ render)
 		--scripts "$repository/bench/peers/render" "$@"
 	;;
 *)
-	set -- --zmq-proxy "$target/release/zmq_proxy" "$@"
+	set -- --zmq-proxy "$target/release/zmq_proxy" --nats-server "$environment/bin/nats-server" "$@"
 	;;
 esac
 "$target/release/peers" $compared --tidings "$target/release/tidings" "$@"

@@ -97,6 +97,10 @@ struct CompareArgs {
     #[arg(long, value_name = "FILE", default_value = "target/release/zmq_proxy")]
     zmq_proxy: PathBuf,
 
+    /// The program `nats-server`
+    #[arg(long, value_name = "FILE", default_value = "target/peers-python/bin/nats-server")]
+    nats_server: PathBuf,
+
     /// Processor of the servers and processor of the generator
     #[arg(
         long,
@@ -151,6 +155,7 @@ fn compare(args: &CompareArgs) -> Result<()> {
     let paths = ServerPaths {
         tidings: fs::canonicalize(&args.flags.tidings)?,
         zmq_proxy: args.zmq_proxy.clone(),
+        nats_server: args.nats_server.clone(),
         data: fs::canonicalize(data.path())?,
         processor: Some(args.pin[0]),
     };

@@ -62,6 +62,8 @@ pub(crate) struct ServerPaths {
     pub(crate) tidings: PathBuf,
     /// The program `zmq_proxy`.
     pub(crate) zmq_proxy: PathBuf,
+    /// The program `nats-server`.
+    pub(crate) nats_server: PathBuf,
     /// Each server gets a new directory in it.
     pub(crate) data: PathBuf,
     pub(crate) processor: Option<usize>,
@@ -137,7 +139,7 @@ fn command(
             (command, Box::new(Tidings::plain(Some(options.sync))))
         }
         ServerKind::Nats | ServerKind::JetStream => {
-            let mut command = Command::new("nats-server");
+            let mut command = Command::new(&paths.nats_server);
             command.args(["-a", "127.0.0.1", "-p", &port]);
             let has_stream = kind == ServerKind::JetStream;
             if has_stream {
@@ -210,7 +212,7 @@ fn mosquitto_config(dir: &RunDir, port: &str) -> Result<PathBuf> {
 pub(crate) fn versions(paths: &ServerPaths) -> Vec<String> {
     let commands: [(&Path, &[&str]); 5] = [
         (&paths.tidings, &["--version"]),
-        (Path::new("nats-server"), &["--version"]),
+        (&paths.nats_server, &["--version"]),
         (Path::new("redis-server"), &["--version"]),
         (Path::new("mosquitto"), &["-h"]),
         (Path::new("beanstalkd"), &["-v"]),
