@@ -224,6 +224,7 @@ const PANICS: &str = "TIDINGS_TEST_PANICS";
 
 /// The test starts itself on a terminal of `script`, between two commands that print its settings.
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_panic_restores_the_terminal() {
     if env::var_os(PANICS).is_some() {
         let _screen = Screen::open().unwrap();
@@ -231,7 +232,8 @@ fn a_panic_restores_the_terminal() {
     }
     let program = env::current_exe().unwrap();
     let name = "commands::top::tests::a_panic_restores_the_terminal";
-    let line = format!("stty -a; {} --exact {name} --nocapture; stty -a", program.display());
+    let test = format!("{} --ignored --exact {name} --nocapture", program.display());
+    let line = format!("stty -a; {test}; stty -a");
     let mut script = Command::new("script");
     script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     script.env(PANICS, "yes").env("SHELL", "/bin/sh").env("TERM", "xterm");

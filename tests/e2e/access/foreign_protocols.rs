@@ -216,6 +216,7 @@ fn expect_no_events(server: &Server, subscriber: Process) {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn other_protocols_on_the_line_port_are_closed_and_publish_nothing() {
     let server = Server::start_broker();
     let subscriber = subscriber(&server);
@@ -243,6 +244,7 @@ fn other_protocols_on_the_line_port_are_closed_and_publish_nothing() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn other_protocols_on_the_http_port_publish_nothing() {
     let server = Server::start_broker();
     let address = HttpClient::new(&server).authority().parse().unwrap();
@@ -298,6 +300,7 @@ fn other_protocols_on_the_http_port_publish_nothing() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn other_protocols_on_tls_ports_are_closed() {
     let folder = TempDir::new().unwrap();
     let authority = CertificateAuthority::new(folder.path(), "authority");
@@ -341,6 +344,7 @@ fn other_protocols_on_tls_ports_are_closed() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn lines_of_people_and_scripts_are_published() {
     let server = Server::start_broker();
     let mut listener = LineConnection::connect_peer(server.address);

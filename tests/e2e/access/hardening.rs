@@ -150,6 +150,7 @@ fn is_root() -> bool {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn root_drops_its_privileges() {
     let folder = TempDir::new().unwrap();
     if !is_root() {
@@ -217,6 +218,7 @@ fn landlock_version() -> Option<i64> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn landlock_confines_the_broker_to_its_files() {
     let outside = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let temporary = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -259,6 +261,7 @@ fn landlock_confines_the_broker_to_its_files() {
 
 /// The other case on a kernel with Landlock: strace fails the system call.
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_kernel_without_landlock_is_an_error_if_it_is_required() {
     let folder = TempDir::new().unwrap();
     let without = |when: &str| {
@@ -288,6 +291,7 @@ fn exec_conflicts_with_required_landlock() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_confined_crawler_writes_its_output_files() {
     use crate::support::nc::run_nc;
     use crate::support::origin::{Origin, Site};
@@ -315,6 +319,7 @@ fn a_confined_crawler_writes_its_output_files() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_confined_crawler_renders_pages() {
     use crate::support::nc::run_nc;
     use crate::support::origin::{Origin, Site, html_response};

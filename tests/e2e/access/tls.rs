@@ -45,6 +45,7 @@ fn curl(words: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_line_protocol_works_over_tls() {
     let (server, authority) = broker(&[]);
     let ca = authority.certificate_file();
@@ -75,6 +76,7 @@ fn the_line_protocol_works_over_tls() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn https_uses_the_same_certificate() {
     let (server, authority) = broker(&[]);
     let (url, ca) = (https_url(&server), authority.certificate_file());
@@ -95,6 +97,7 @@ fn https_uses_the_same_certificate() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn only_secure_tls_versions_are_accepted() {
     let (server, authority) = broker(&[]);
     let ca = authority.certificate_file();
@@ -140,6 +143,7 @@ fn only_secure_tls_versions_are_accepted() {
 
 /// testssl and sslscan judge the listeners.
 #[test]
+#[ignore = "needs foreign programs"]
 fn tls_scanners_find_no_weakness() {
     let (server, authority) = broker(&[]);
     let folder = server.folder.path();
@@ -203,6 +207,7 @@ fn tls_scanners_find_no_weakness() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_certificate_is_replaced_while_connections_are_open() {
     let (server, authority) = broker(&[]);
     let ca = authority.certificate_file();
@@ -256,6 +261,7 @@ fn status_says_when_the_certificate_expires() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_client_certificate_names_the_client() {
     let folder = TempDir::new().unwrap();
     let clients = CertificateAuthority::new(folder.path(), "clients");
@@ -295,6 +301,7 @@ fn a_client_certificate_names_the_client() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_revoked_client_certificate_is_rejected() {
     let folder = TempDir::new().unwrap();
     let clients = CertificateAuthority::new(folder.path(), "clients");
@@ -377,6 +384,7 @@ fn wrong_tls_files_prevent_the_start() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn local_clients_reach_a_broker_with_tls() {
     let (server, authority) = broker(&[]);
     let socket = server.data_dir().join("broker.sock");
@@ -397,6 +405,7 @@ fn local_clients_reach_a_broker_with_tls() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_idle_tls_subscriber_uses_little_memory() {
     const SUBSCRIBERS: u64 = 400;
     let (server, authority) = broker(&["--sync", "memory"]);

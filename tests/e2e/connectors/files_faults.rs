@@ -32,6 +32,7 @@ fn start_watch_with(server: &Server, starter: &[&str], dir: &Path) -> Process {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_unreadable_directory_is_retried() {
     let server = Server::start_broker();
     let dir = disk_dir();
@@ -68,6 +69,7 @@ fn an_unreadable_directory_is_retried() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn files_of_an_unmounted_disk_are_not_announced_again() {
     let server = Server::start_broker();
     let (disk, folder) = (SmallDisk::mount(4), disk_dir());
@@ -112,6 +114,7 @@ fn files_of_an_unmounted_disk_are_not_announced_again() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn once_ends_in_a_directory_that_keeps_changing() {
     let server = Server::start_broker();
     let dir = disk_dir();
@@ -138,6 +141,7 @@ fn once_ends_in_a_directory_that_keeps_changing() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn directories_beyond_the_inotify_limit_are_polled() {
     let server = Server::start_broker();
     let dir = disk_dir();

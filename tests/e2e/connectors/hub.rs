@@ -16,6 +16,7 @@ use crate::support::wait::wait_until;
 
 // PROTOCOL: B2, B3, B5
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_subscriber_is_verified_notified_and_unsubscribed() {
     let site = HubSite::start_with_fast_retries(8, &[]);
     let (feed, subscribers) = (site.feed_url("feed.xml"), &site.subscribers);
@@ -65,6 +66,7 @@ fn a_subscriber_is_verified_notified_and_unsubscribed() {
 
 // PROTOCOL: B2
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_failed_challenge_neither_subscribes_nor_unsubscribes() {
     let site = HubSite::start_with_fast_retries(8, &[]);
     for subscriber in ["/wrong", "/no", "/moved", "/huge", "/empty", "/late"] {
@@ -95,6 +97,7 @@ fn a_failed_challenge_neither_subscribes_nor_unsubscribes() {
 
 // PROTOCOL: B8
 #[test]
+#[ignore = "needs foreign programs"]
 fn unanswered_verifications_delay_no_delivery() {
     let site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe("feed.xml", "/ok", &[]);
@@ -115,6 +118,7 @@ fn unanswered_verifications_delay_no_delivery() {
 
 // PROTOCOL: B1
 #[test]
+#[ignore = "needs foreign programs"]
 fn invalid_hub_requests_are_rejected() {
     let site = HubSite::start(&[]);
     let good = site.feed_url("feed.xml");
@@ -149,6 +153,7 @@ fn invalid_hub_requests_are_rejected() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn hub_requests_are_rate_limited() {
     let site = HubSite::start(&["--hub-rate", "3"]);
     let statuses: Vec<_> = (0..4)
@@ -163,6 +168,7 @@ fn hub_requests_are_rate_limited() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn invalid_new_and_renewal_requests_have_separate_rate_limits() {
     let site = HubSite::start_with_fast_retries(8, &["--hub-rate", "3"]);
     // All requests come from one address, as through a proxy.
@@ -185,6 +191,7 @@ fn invalid_new_and_renewal_requests_have_separate_rate_limits() {
 
 // PROTOCOL: B4
 #[test]
+#[ignore = "needs foreign programs"]
 fn only_publishers_can_ping() {
     let site = HubSite::start(&["--hub-publishers", "192.0.2.0/24"]);
     let url = site.feed_url("feed.xml");
@@ -227,6 +234,7 @@ fn only_publishers_can_ping() {
 
 // PROTOCOL: B8
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_callback_at_a_private_address_is_never_requested() {
     let site = HubSite::start(&[]);
     assert_eq!(site.request_subscription("subscribe", "feed.xml", "/ok", &[]).status, 202);
@@ -239,6 +247,7 @@ fn a_callback_at_a_private_address_is_never_requested() {
 
 // PROTOCOL: B3
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_subscription_ends_with_its_lease() {
     let site = HubSite::start_with_fast_retries(8, &["--hub-lease", "1s"]);
     site.subscribe("feed.xml", "/ok/a", &[]);
@@ -262,6 +271,7 @@ fn a_subscription_ends_with_its_lease() {
 
 // PROTOCOL: B6, B7
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_retried_delivery_sends_the_newest_content() {
     let site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe("feed.xml", "/twice", &[]);
@@ -287,6 +297,7 @@ fn a_retried_delivery_sends_the_newest_content() {
 
 // PROTOCOL: B6, B7
 #[test]
+#[ignore = "needs foreign programs"]
 fn new_content_does_not_shorten_a_backoff() {
     let site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe("feed.xml", "/later", &[]);
@@ -302,6 +313,7 @@ fn new_content_does_not_shorten_a_backoff() {
 
 // PROTOCOL: B7
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_missed_delivery_is_sent_after_the_next_ping() {
     let site = HubSite::start_with_fast_retries(3, &[]);
     site.subscribe("feed.xml", "/down", &[]);
@@ -319,6 +331,7 @@ fn a_missed_delivery_is_sent_after_the_next_ping() {
 
 // PROTOCOL: B7
 #[test]
+#[ignore = "needs foreign programs"]
 fn gone_and_failing_subscribers_are_dropped() {
     let site = HubSite::start_with_fast_retries(3, &["--hub-failures", "2"]);
     for subscriber in ["/dead", "/gone", "/ok"] {
@@ -349,6 +362,7 @@ fn gone_and_failing_subscribers_are_dropped() {
 
 // PROTOCOL: B2, B5
 #[test]
+#[ignore = "needs foreign programs"]
 fn rsscloud_registers_feeds_and_sends_their_urls() {
     let site = HubSite::start_with_fast_retries(8, &[]);
     let (feed, other) = (site.feed_url("feed.xml"), site.feed_url("other.xml"));
@@ -410,6 +424,7 @@ fn rsscloud_registers_feeds_and_sends_their_urls() {
 
 // PROTOCOL: B6
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_kill_during_a_distribution_loses_no_delivery() {
     const SUBSCRIBERS: usize = 200;
     let site = HubSite::start_with_fast_retries(8, &[]);
@@ -429,6 +444,7 @@ fn a_kill_during_a_distribution_loses_no_delivery() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn thousands_of_subscribers_are_notified() {
     let count = env::var("TIDINGS_HUB_SUBSCRIBERS").map_or(5_000, |count| count.parse().unwrap());
     let site = HubSite::start_with_fast_retries(8, &[]);
@@ -455,6 +471,7 @@ fn thousands_of_subscribers_are_notified() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_hub_requires_a_public_url_and_http() {
     let folder = TempDir::new().unwrap();
     let hub = ["broker", "--listen", "0", "--hub", "https://blog.example/"];

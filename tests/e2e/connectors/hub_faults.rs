@@ -49,6 +49,7 @@ impl HubSite {
 
 // PROTOCOL: B5, B8
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_private_site_is_fetched_and_private_subscribers_are_refused() {
     let site = HubSite::start(&[]);
     run_at(&site.server, &["group", "set", "hub", "backoff=1ms", "max-attempts=2"]).expect_code(0);
@@ -64,6 +65,7 @@ fn a_private_site_is_fetched_and_private_subscribers_are_refused() {
 
 // PROTOCOL: B8
 #[test]
+#[ignore = "needs foreign programs"]
 fn hub_tasks_have_their_own_groups_and_hide_callbacks_and_secrets() {
     let site = HubSite::start(&[]);
     let shown = |group: &str, setting: &str, value: Value| {
@@ -87,6 +89,7 @@ fn hub_tasks_have_their_own_groups_and_hide_callbacks_and_secrets() {
 
 // PROTOCOL: B5
 #[test]
+#[ignore = "needs foreign programs"]
 fn topic_redirects_are_followed_only_within_the_site() {
     let site = HubSite::start_with_fast_retries(2, &[]);
     site.write_feed("feed.xml", "1");
@@ -109,6 +112,7 @@ fn topic_redirects_are_followed_only_within_the_site() {
 
 // PROTOCOL: B2, B9
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_lowered_subscriber_limit_applies_to_pending_requests() {
     let mut site = HubSite::start_with_fast_retries(8, &[]);
     site.subscribe("feed.xml", "/ok/first", &[]);
@@ -136,6 +140,7 @@ fn a_lowered_subscriber_limit_applies_to_pending_requests() {
 
 // PROTOCOL: B7
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_redirected_delivery_fails() {
     let site = HubSite::start_with_fast_retries(3, &[]);
     for subscriber in ["/307", "/308"] {
@@ -156,6 +161,7 @@ fn a_redirected_delivery_fails() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_full_disk_rejects_hub_requests_and_keeps_accepted_ones() {
     let disk = SmallDisk::mount(48);
     let site = HubSite::start_with(&["--allow-private=127.0.0.0/8"], |flags| {
@@ -196,6 +202,7 @@ fn a_full_disk_rejects_hub_requests_and_keeps_accepted_ones() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn every_hub_response_is_documented() {
     let disk = SmallDisk::mount(48);
     let flags = ["--allow-private=127.0.0.0/8", "--hub-rate", "60"];
@@ -253,6 +260,7 @@ fn every_hub_response_is_documented() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn subscriptions_accepted_during_a_stop_survive_the_restart() {
     let site = HubSite::start_with_fast_retries(8, &["--hub-subscribers", "100000"]);
     let next = AtomicUsize::new(0);

@@ -115,6 +115,7 @@ pub(super) fn event_ids(request: &CallbackRequest) -> Vec<String> {
 pub(super) const PAGE: &str = "http://a.example/?q=1 outcome=done changed=yes";
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn standard_webhooks_are_verified_by_another_library() {
     let receiver = CallbackServer::start();
     let single = push_table("single", &receiver.url("204", "single"), "");
@@ -141,6 +142,7 @@ fn standard_webhooks_are_verified_by_another_library() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn cloud_events_are_read_by_another_library() {
     let receiver = CallbackServer::start();
     let keys = "format = 'cloudevents'\nsecret-file = 'secret'";
@@ -164,6 +166,7 @@ fn cloud_events_are_read_by_another_library() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn templates_of_text_and_slack_keep_hostile_events_in_their_place() {
     let receiver = CallbackServer::start();
     let hostile = "http://a.example/?\"}<!channel>&q@here a=\\\"x";
@@ -192,6 +195,7 @@ fn templates_of_text_and_slack_keep_hostile_events_in_their_place() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_filter_excludes_events_from_its_push_alone() {
     let receiver = CallbackServer::start();
     let keys = "where = ['changed=yes', 'status!=304']";
@@ -213,6 +217,7 @@ fn a_filter_excludes_events_from_its_push_alone() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_full_batch_is_one_request_of_100_events_in_order() {
     let receiver = CallbackServer::start();
     let config = push_table("p", &receiver.url("204", "p"), "batch = '1h'");
@@ -239,6 +244,7 @@ fn a_full_batch_is_one_request_of_100_events_in_order() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_rejected_event_is_retried_with_its_id_after_retry_after() {
     let receiver = CallbackServer::start();
     let config = push_table("p", &receiver.url("500,503:1,429:1,302,204", "p"), "");
@@ -260,6 +266,7 @@ fn a_rejected_event_is_retried_with_its_id_after_retry_after() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn status_410_makes_a_dead_letter_that_can_be_retried() {
     let receiver = CallbackServer::start();
     let config = push_table("p", &receiver.url("410,204", "p"), "");
@@ -277,6 +284,7 @@ fn status_410_makes_a_dead_letter_that_can_be_retried() {
 
 // PROTOCOL: P6
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_trace_context_of_an_event_is_a_header() {
     let receiver = CallbackServer::start();
     let config = push_table("single", &receiver.url("204", "single"), "")
@@ -319,6 +327,7 @@ fn the_trace_context_of_an_event_is_a_header() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_redirect_into_the_network_is_not_followed_and_ends_as_a_dead_letter() {
     let receiver = CallbackServer::start();
     // Waits of 250 ms, 500 ms and 1 s come before the fourth request.
@@ -335,6 +344,7 @@ fn a_redirect_into_the_network_is_not_followed_and_ends_as_a_dead_letter() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_push_to_an_address_inside_is_refused_in_every_notation() {
     let receiver = CallbackServer::start();
     let hosts = [
@@ -493,6 +503,7 @@ fn a_push_into_its_own_topic_is_refused() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_changed_push_takes_effect_at_the_next_start() {
     let receiver = CallbackServer::start();
     let server = broker_with(&push_table("p", &receiver.url("204", "old"), ""));
@@ -512,6 +523,7 @@ fn a_changed_push_takes_effect_at_the_next_start() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_push_whose_group_is_another_one_takes_nothing_and_says_so() {
     let receiver = CallbackServer::start();
     let server = broker_with(&push_table("p", &receiver.url("500", "old"), ""));

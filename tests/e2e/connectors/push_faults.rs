@@ -15,6 +15,7 @@ use crate::support::seed::number_from_env;
 use crate::support::wait::wait_until;
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_event_that_is_answered_503_for_ever_ends_as_a_dead_letter() {
     for batch in ["", "batch = '100ms'"] {
         let receiver = CallbackServer::start();
@@ -38,6 +39,7 @@ fn an_event_that_is_answered_503_for_ever_ends_as_a_dead_letter() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_receiver_that_accepts_nothing_is_logged_once_with_what_to_do_until_it_accepts() {
     let receiver = CallbackServer::start();
     let elsewhere = format!("HTTP status 302: a redirect to http://127.0.0.1:{}, ", receiver.port);
@@ -77,6 +79,7 @@ fn a_receiver_that_accepts_nothing_is_logged_once_with_what_to_do_until_it_accep
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_receiver_that_hangs_holds_back_no_other_push() {
     let receiver = CallbackServer::start();
     let config = push_table("p", &receiver.url("hang", "hang"), "")
@@ -106,6 +109,7 @@ fn receiver_hangs(server: &Server, receiver: &CallbackServer) {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_receiver_that_is_down_costs_few_requests_and_no_event() {
     let receiver = CallbackServer::start();
     let port = receiver.port;
@@ -136,6 +140,7 @@ fn a_receiver_that_is_down_costs_few_requests_and_no_event() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_request_in_flight_at_a_stop_is_sent_after_the_restart() {
     for (signal, keys) in [("KILL", ""), ("TERM", ""), ("TERM", "batch = '100ms'")] {
         let receiver = CallbackServer::start();
@@ -153,6 +158,7 @@ fn a_request_in_flight_at_a_stop_is_sent_after_the_restart() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn every_event_is_pushed_with_its_id_over_kills() {
     let kills = number_from_env("TIDINGS_PUSH_KILLS").unwrap_or(4);
     let receiver = CallbackServer::start();

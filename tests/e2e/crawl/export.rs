@@ -29,6 +29,7 @@ fn read_file_lines(folder: &Path, file: &str) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn export_merges_two_crawls_by_time() {
     let (folder, _origin) = crawl_two_hosts();
     let folder = folder.path();

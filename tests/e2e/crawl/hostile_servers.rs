@@ -25,6 +25,7 @@ const SLOWDOWN_MAX: u32 = 10;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
     assert!(MISBEHAVIOURS.len() >= 50, "{} misbehaviours", MISBEHAVIOURS.len());
     let hostile = HostileServers::serve();
@@ -98,11 +99,13 @@ fn crawl_fifty_hosts(misbehaviour: &str) {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn many_decoders_share_the_memory_budget() {
     crawl_fifty_hosts("window-and-silence");
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn many_link_lists_share_the_memory_budget() {
     crawl_fifty_hosts("links-and-silence");
 }

@@ -21,6 +21,7 @@ fn stored_urls(postgres: &Postgres) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn pages_are_stored_in_postgresql() {
     let (postgres, origin) = (Postgres::start(), Origin::serve(test_site(40)));
     let folder = TempDir::new().unwrap();
@@ -46,6 +47,7 @@ fn pages_are_stored_in_postgresql() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_stopped_database_pauses_the_crawl() {
     let (postgres, origin) = (Postgres::start(), Origin::serve(test_site(300)));
     let server =

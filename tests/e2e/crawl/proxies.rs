@@ -73,6 +73,7 @@ fn page_result(finished: &ProcessOutput) -> Value {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_crawler_fetches_through_http_and_socks_proxies() {
     let origin =
         Origin::serve_with(Site::default(), |_| Some(html_response("<title>seen</title>")));
@@ -98,6 +99,7 @@ fn the_crawler_fetches_through_http_and_socks_proxies() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_proxy_error_does_not_show_the_password() {
     let origin =
         Origin::serve_with(Site::default(), |_| Some(html_response("<title>seen</title>")));
@@ -134,6 +136,7 @@ fn a_proxy_error_does_not_show_the_password() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn hub_requests_go_through_http_and_socks_proxies() {
     let hub = CallbackServer::start();
     let (_nginx, tls_port, certificate) = start_tls_proxy(hub.port);

@@ -17,7 +17,7 @@ use crate::support::page_database;
 use crate::support::postgres::Postgres;
 use crate::support::process::{Process, Server, run_tidings};
 
-/// From Debian's package python3-doc, which tests/run installs.
+/// From Debian's package python3-doc, which `tests/run --all` installs.
 const DOCUMENTATION_DIR: &str = "/usr/share/doc/python3-doc/html";
 
 /// A line of the access log.
@@ -71,7 +71,7 @@ impl DocumentationServer {
     fn serve() -> Self {
         assert!(
             PathBuf::from(DOCUMENTATION_DIR).join("index.html").exists(),
-            "{DOCUMENTATION_DIR} is missing; run the tests with tests/run, which installs it"
+            "{DOCUMENTATION_DIR} is missing; run the tests with tests/run --all, which installs it"
         );
         let log = "log_format times '$msec\t$request_time\t$status\t$request_uri\t$sent_http_content_type';
             access_log access.log times;";
@@ -121,6 +121,7 @@ fn crawl_with_wget() -> Vec<LoggedRequest> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_crawl_fetches_every_page_that_wget_reaches_once() {
     let wget = crawl_with_wget();
     let reference = html_paths(&wget);
@@ -175,6 +176,7 @@ fn the_crawl_fetches_every_page_that_wget_reaches_once() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn every_sink_stores_every_page_that_wget_reaches_once() {
     let wget = crawl_with_wget();
     let reference = html_paths(&wget);

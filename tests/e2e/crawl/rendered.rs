@@ -49,6 +49,7 @@ fn of(rows: &[String], url: &str) -> String {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_rendered_page_is_in_every_sink_and_can_be_replayed() {
     let postgres = Postgres::start();
     let origin = Origin::serve_with(Site::default(), respond);
@@ -121,6 +122,7 @@ fn a_rendered_page_is_in_every_sink_and_can_be_replayed() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_page_whose_image_cannot_be_stored_is_fetched_again() {
     let origin = Origin::serve_with(Site::default(), respond);
     let folder = TempDir::new().unwrap();

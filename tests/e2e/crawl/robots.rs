@@ -190,6 +190,7 @@ fn is_robots_cached(data: &Path, origin: &Origin) -> Option<()> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_killed_crawler_keeps_its_robots_cache() {
     let site =
         Site { pages: 3, robots: Some("User-agent: *\nDisallow: /p/1\n"), ..Site::default() };
@@ -215,6 +216,7 @@ fn a_killed_crawler_keeps_its_robots_cache() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_unavailable_robots_txt_is_not_requested_for_every_page() {
     const PAGES: usize = 40;
     let origin = Origin::serve_with(Site::default(), |hit| {

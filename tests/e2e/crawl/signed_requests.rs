@@ -72,6 +72,7 @@ fn key_ids(directory: &str) -> Vec<Value> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_origin_verifies_every_request_of_a_signed_crawl() {
     let folder = TempDir::new().unwrap();
     run_tidings(folder.path(), &["identity", "create", "crawler.jwks"]).expect_code(0);
@@ -106,6 +107,7 @@ fn an_origin_verifies_every_request_of_a_signed_crawl() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn callbacks_are_signed() {
     let folder = TempDir::new().unwrap();
     run_tidings(folder.path(), &["identity", "create", "crawler.jwks"]).expect_code(0);
@@ -125,6 +127,7 @@ fn callbacks_are_signed() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_running_crawler_takes_up_a_key_that_replaces_a_stolen_one() {
     let folder = TempDir::new().unwrap();
     run_tidings(folder.path(), &["identity", "create", "crawler.jwks"]).expect_code(0);
@@ -157,6 +160,7 @@ fn a_running_crawler_takes_up_a_key_that_replaces_a_stolen_one() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_broker_publishes_the_keys_and_follows_a_rotation() {
     let folder = TempDir::new().unwrap();
     let identity = |words: &[&str]| run_tidings(folder.path(), &[&["identity"], words].concat());

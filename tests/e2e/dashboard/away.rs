@@ -5,6 +5,7 @@ use crate::support::ports::free_address;
 use crate::support::process::{Server, run_at};
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_page_says_that_the_broker_is_away_and_comes_back_by_itself() {
     let at = free_address().to_string();
     let arguments = ["broker", "--http", &at];

@@ -35,6 +35,7 @@ impl World {
 // The broker closes a connection 30 s after its last request. So none is left only if no tab
 // streams, and none has sent a request for that long.
 #[test]
+#[ignore = "needs foreign programs"]
 fn hidden_tabs_send_nothing_and_catch_up_when_they_are_shown() {
     let world = World::start();
     let mut script = Script::start("hidden", &[&world.address(), &world.operator]);

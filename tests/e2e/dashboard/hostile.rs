@@ -23,6 +23,7 @@ fn expect_ok(connection: &mut LineConnection, command: &str) {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn what_peers_wrote_is_shown_as_text() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);

@@ -25,6 +25,7 @@ const HOSTS: [&str; 10] = [
 ];
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn pictures_show_the_pages_as_they_are() {
     let hosts = NamedHosts::new(HOSTS.map(str::to_owned).to_vec());
     let robots = Some("User-agent: *\nDisallow: /private/\n");

@@ -5,6 +5,7 @@ use super::world::World;
 use crate::support::nginx::start_tls;
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_dashboard_works_below_a_path_of_a_proxy() {
     let world = World::start();
     // The location of docs/internet.md.

@@ -8,6 +8,7 @@ use crate::access::tokens::create_token;
 use crate::support::process::run_tidings;
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn permissions_decide_what_is_seen_and_done_and_the_token_stays_in_its_tab() {
     let world = World::start();
     let folder = world.server.folder.path().to_owned();

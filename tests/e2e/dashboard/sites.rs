@@ -27,6 +27,7 @@ fn try_all_ways(sites: usize, arguments: &[&str]) {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn pages_of_other_sites_change_nothing_and_learn_nothing() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -38,6 +39,7 @@ fn pages_of_other_sites_change_nothing_and_learn_nothing() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_client_certificate_does_not_let_other_sites_in() {
     let folder = TempDir::new().unwrap();
     let authority = CertificateAuthority::new(folder.path(), "authority");

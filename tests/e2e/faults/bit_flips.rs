@@ -124,6 +124,7 @@ fn dump_database(path: &Path) -> rusqlite::Result<Vec<String>> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_flipped_bit_in_any_file_is_reported() {
     let seed = seed_from_env("TIDINGS_DAMAGE_SEED");
     let flips = number_from_env("TIDINGS_DAMAGE_FLIPS").unwrap_or(40);
@@ -176,6 +177,7 @@ fn a_flipped_bit_in_any_file_is_reported() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_flipped_bit_in_a_database_value_is_reported() {
     let folder = full_data_directory();
     let data = folder.path().join("tidings-data");
@@ -217,6 +219,7 @@ const READ_ONLY_COMMANDS: [&[&str]; 7] = [
 ];
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn read_only_commands_change_nothing_in_a_full_data_directory() {
     let folder = full_data_directory();
     for command in READ_ONLY_COMMANDS {
@@ -227,6 +230,7 @@ fn read_only_commands_change_nothing_in_a_full_data_directory() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_export_after_a_killed_crawler_changes_nothing() {
     let origin = Origin::serve(Site { pages: 30, ..Site::default() });
     let up = Server::start_up(&["--allow-private"]);

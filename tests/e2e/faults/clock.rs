@@ -40,6 +40,7 @@ fn start_with_wall_clock() -> (WallClock, Server) {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_crawl_stays_polite_while_the_wall_clock_is_set() {
     let site = Site { hosts: 10, pages: 6, response_delay: Duration::from_millis(20), ..SITE };
     let pages = 10 * 6;
@@ -80,6 +81,7 @@ const SITE: Site = Site {
 };
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn leases_and_delays_do_not_depend_on_the_wall_clock() {
     let (clock, mut server) = start_with_wall_clock();
     for (round, offset) in ["+30d", "-30d", "+0", "+365d", "-365d"].into_iter().enumerate() {

@@ -111,6 +111,7 @@ fn take_tasks(server: &Server, group: &str, count: usize) {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_damaged_group_refuses_work_and_everything_else_is_served() {
     let (folder, file) = damaged_folder();
     let groups = snapshot(file.parent().unwrap());
@@ -238,6 +239,7 @@ fn read_only_commands_change_nothing_and_name_only_existing_files() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_damaged_database_is_reported_without_leaving_files() {
     let origin = Origin::serve(Site { pages: 30, ..Site::default() });
     let folder = TempDir::new().unwrap();
@@ -388,6 +390,7 @@ fn a_torn_end_after_a_kill_is_not_damage() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_crawler_waits_until_its_damaged_group_is_repaired() {
     let origin = Origin::serve(Site { pages: 7, ..Site::default() });
     let up = Server::start_up(&["--allow-private"]);
@@ -433,6 +436,7 @@ fn a_crawler_waits_until_its_damaged_group_is_repaired() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_remote_crawler_resumes_when_its_group_is_repaired() {
     let origin = Origin::serve(Site { pages: 7, ..Site::default() });
     let server = Server::start_broker();

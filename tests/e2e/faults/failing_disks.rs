@@ -28,6 +28,7 @@ fn publish_one(pipeline: &mut PipelinedPublisher, payload: &str) -> Result<u64, 
 
 // PROTOCOL: A9, R5
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_failed_sync_is_final_until_a_restart() {
     for signal in ["TERM", "KILL"] {
         let server = Server::start_with(&["broker"], |command| {

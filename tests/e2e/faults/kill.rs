@@ -109,6 +109,7 @@ fn stored_urls(data: &Path) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn kill_the_crawler_and_start_another() {
     // As short a lease as is reasonable here: the hosts of lost tasks wait for its end.
     let crawl = WatchedCrawl::start("3s");
@@ -120,6 +121,7 @@ fn kill_the_crawler_and_start_another() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn kill_one_of_two_crawlers() {
     let crawl = WatchedCrawl::start("3s");
     let _first = crawl.start_crawler(0);
@@ -130,6 +132,7 @@ fn kill_one_of_two_crawlers() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn kill_the_broker_again_and_again() {
     let mut crawl = WatchedCrawl::start("3s");
     let _crawlers = [crawl.start_crawler(0), crawl.start_crawler(1)];
@@ -142,6 +145,7 @@ fn kill_the_broker_again_and_again() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_stopped_crawler_returns_its_tasks() {
     // The lease is longer than the test: the other crawler gets the tasks only because they were
     // returned.
@@ -154,6 +158,7 @@ fn a_stopped_crawler_returns_its_tasks() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_crawler_stalled_for_longer_than_its_lease_does_no_harm() {
     // Every host answers so late that the crawler can be stopped when all requests are sent and
     // none is answered. Politeness cannot be guaranteed for a crawler that is stopped between its
@@ -174,6 +179,7 @@ fn a_crawler_stalled_for_longer_than_its_lease_does_no_harm() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_crawler_reconnects_when_the_broker_is_back() {
     let origin = Origin::serve(Site::default());
     let server = Server::start_broker();

@@ -127,6 +127,7 @@ fn bad_response(path: &str) -> Option<OriginResponse> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn every_stored_page_is_announced_once_over_kills() {
     let kills = number_from_env("TIDINGS_OUTCOME_KILLS").map(usize::try_from);
     let kills = kills.map_or(8, |kills| kills.expect("a small number"));

@@ -16,6 +16,7 @@ use crate::support::topic_history::{ReceivedEvents, TopicHistory};
 use crate::support::wall_clock::{WallClock, first_output_line, shift_clock};
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn waiting_events_are_fetched_once_after_a_restart() {
     let origin = Origin::serve(Site { pages: 3, ..Site::default() });
     let broker = Server::start_broker();
@@ -35,6 +36,7 @@ fn waiting_events_are_fetched_once_after_a_restart() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn waiting_urls_are_fetched_after_a_kill() {
     const PAGES: usize = 20;
     let origin = Origin::serve(Site { pages: 20, ..Site::default() });
@@ -97,6 +99,7 @@ fn first_seq_since(server: &Server, hours: i64, end: &str) -> u64 {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_wall_clock_set_between_runs_loses_nothing_and_keeps_times_ordered() {
     let history = Mutex::new(TopicHistory::new("t"));
     let mut server: Option<Server> = None;
@@ -134,6 +137,7 @@ fn a_wall_clock_set_between_runs_loses_nothing_and_keeps_times_ordered() {
 
 // PROTOCOL: N8
 #[test]
+#[ignore = "needs foreign programs"]
 fn times_of_day_follow_the_wall_clock() {
     let folder = TempDir::new().unwrap();
     let clock = WallClock::new(folder.path());
@@ -178,6 +182,7 @@ fn times_of_day_follow_the_wall_clock() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_wall_clock_set_while_running_does_not_affect_events() {
     let folder = TempDir::new().unwrap();
     let clock = WallClock::new(folder.path());

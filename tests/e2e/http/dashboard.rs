@@ -32,6 +32,7 @@ fn is_page(response: &HttpResponse) -> bool {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn only_clients_that_prefer_html_get_the_page() {
     let (server, _) = broker([("alice", &["monitor"])], &[]);
     let http = HttpClient::new(&server);
@@ -64,6 +65,7 @@ fn only_clients_that_prefer_html_get_the_page() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_client_learns_who_it_is_and_what_it_may_do() {
     let (server, [alice, operator]) =
         broker([("alice", &["monitor", "group:crawlers"]), ("operator", &["all"])], &[]);
@@ -104,6 +106,7 @@ fn a_client_learns_who_it_is_and_what_it_may_do() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn without_the_dashboard_a_browser_gets_json() {
     let server = Server::start(&["broker", "--dashboard", "off"]);
     let http = HttpClient::new(&server);
@@ -112,6 +115,7 @@ fn without_the_dashboard_a_browser_gets_json() {
 
 // PROTOCOL: H8
 #[test]
+#[ignore = "needs foreign programs"]
 fn another_site_may_only_link_to_the_page() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);

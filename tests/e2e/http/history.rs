@@ -17,6 +17,7 @@ fn column(history: &Value, name: &str) -> Vec<f64> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_history_agrees_with_what_was_published_and_done() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -88,6 +89,7 @@ fn a_history_agrees_with_what_was_published_and_done() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_history_of_what_does_not_exist_is_refused_as_the_thing_itself() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -117,6 +119,7 @@ fn a_history_of_what_does_not_exist_is_refused_as_the_thing_itself() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_history_needs_the_permission_to_monitor_before_anything_is_looked_up() {
     let known: [(&str, &[&str]); 2] =
         [("alice", &["sub:log", "group:docs"]), ("bob", &["monitor"])];

@@ -54,6 +54,7 @@ fn path_template(description: &Value, path: &str) -> Option<String> {
 
 // PROTOCOL: H1
 #[test]
+#[ignore = "needs foreign programs"]
 fn exactly_the_documented_statuses_are_produced() {
     let (_folder, config) = hook_config();
     let server = Server::start(&["broker", "--config", &config]);
@@ -151,7 +152,7 @@ fn expect_documented(
 #[track_caller]
 fn expect_schemas<'a>(description: &Value, answers: impl Iterator<Item = &'a HttpExchange>) {
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
-    assert!(std::path::Path::new(python).exists(), "tests/run installs schemathesis");
+    assert!(std::path::Path::new(python).exists(), "tests/run --all installs schemathesis");
     let mut file = NamedTempFile::new().unwrap();
     writeln!(file, "{description}").unwrap();
     let mut count = 0;
@@ -170,6 +171,7 @@ fn expect_schemas<'a>(description: &Value, answers: impl Iterator<Item = &'a Htt
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn every_schema_is_closed_or_a_typed_map() {
     let server = Server::start_broker();
     let description = HttpClient::new(&server).get("/openapi.json").json();

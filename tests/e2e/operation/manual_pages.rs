@@ -21,6 +21,7 @@ fn write_pages(folder: &TempDir) -> Vec<PathBuf> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn mandoc_finds_nothing_to_warn_about() {
     let folder = TempDir::new().unwrap();
     let pages = write_pages(&folder);
@@ -30,6 +31,7 @@ fn mandoc_finds_nothing_to_warn_about() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn man_shows_each_page_with_its_flags() {
     let folder = TempDir::new().unwrap();
     let pages = write_pages(&folder);

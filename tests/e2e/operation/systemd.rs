@@ -15,6 +15,7 @@ fn packaging_file(file: &str) -> PathBuf {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_systemd_unit_drops_unneeded_privileges() {
     // Chromium's sandbox needs namespaces, mounts and memory that is writable and executable.
     for (unit, exposure_max) in [("tidings.service", 2.0), ("tidings-crawler.service", 3.5)] {
@@ -31,6 +32,7 @@ fn the_systemd_unit_drops_unneeded_privileges() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn systemd_and_tidings_accept_the_units() {
     let folder = TempDir::new().unwrap();
     let units =
@@ -91,6 +93,7 @@ impl ServiceManager {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn tidings_uses_passed_sockets_and_notifies_systemd() {
     for subcommand in ["broker", "up"] {
         let folder = TempDir::new().unwrap();
@@ -124,6 +127,7 @@ fn tidings_uses_passed_sockets_and_notifies_systemd() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_passed_public_socket_is_rejected_whatever_the_flags_are() {
     for subcommand in ["broker", "up"] {
         let folder = TempDir::new().unwrap();
@@ -136,6 +140,7 @@ fn a_passed_public_socket_is_rejected_whatever_the_flags_are() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn one_passed_socket_is_enough_and_unknown_names_are_rejected() {
     let folder = TempDir::new().unwrap();
     let arguments = ["broker", "--http", "off"];

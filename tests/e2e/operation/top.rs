@@ -90,6 +90,7 @@ impl Drop for Tmux<'_> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn top_shows_the_numbers_of_the_broker_and_restores_the_terminal() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
@@ -146,6 +147,7 @@ fn top_shows_the_numbers_of_the_broker_and_restores_the_terminal() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn once_prints_text_and_an_object() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
@@ -173,6 +175,7 @@ fn once_prints_text_and_an_object() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn what_cannot_be_shown_is_refused_in_one_line() {
     let server = Server::start_broker();
     for (flags, expected) in [

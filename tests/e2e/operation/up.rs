@@ -12,6 +12,7 @@ use crate::support::process::{Server, run_tidings, tidings_command};
 const STOP_TIME_MAX: Duration = Duration::from_secs(3);
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_url_typed_into_netcat_becomes_a_stored_page() {
     let origin = Origin::serve(Site { pages: 7, ..Site::default() });
     let up = Server::start_up(&["--allow-private"]);
@@ -59,6 +60,7 @@ fn a_url_typed_into_netcat_becomes_a_stored_page() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_line_without_a_scheme_is_reported_with_a_suggestion() {
     let up = Server::start_up(&[]);
     // The subscription of `up` may begin after the first line.
@@ -69,6 +71,7 @@ fn a_line_without_a_scheme_is_reported_with_a_suggestion() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_url_that_is_too_long_is_refused_by_an_event() {
     let origin = Origin::serve(Site::default());
     let server = Server::start_up(&["--allow-private"]);
@@ -108,6 +111,7 @@ fn up_stops_promptly_with_open_requests_and_peers() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn private_addresses_are_rejected_and_the_error_names_the_flag() {
     let origin = Origin::serve(Site::default());
     let up = Server::start_up(&[]);
@@ -122,6 +126,7 @@ fn private_addresses_are_rejected_and_the_error_names_the_flag() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn only_the_allowed_networks_are_fetched() {
     let origin = Origin::serve(Site { hosts: 2, ..Site::default() });
     let up = Server::start_up(&["--allow-private=127.1.0.2/32"]);
@@ -133,6 +138,7 @@ fn only_the_allowed_networks_are_fetched() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn text_that_is_not_a_url_becomes_a_dead_letter() {
     let origin = Origin::serve(Site::default());
     let up = Server::start_up(&["--allow-private"]);
@@ -155,6 +161,7 @@ fn text_that_is_not_a_url_becomes_a_dead_letter() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_url_published_twice_is_fetched_twice() {
     let origin = Origin::serve(Site::default());
     let up = Server::start_up(&["--allow-private"]);
@@ -168,6 +175,7 @@ fn a_url_published_twice_is_fetched_twice() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_redirect_is_followed_without_a_job() {
     let origin = Origin::serve(Site { pages: 1, ..Site::default() });
     let up = Server::start_up(&["--allow-private"]);

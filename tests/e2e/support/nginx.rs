@@ -42,7 +42,7 @@ impl Nginx {
         let program = ["nginx", "/usr/sbin/nginx"]
             .into_iter()
             .find(|nginx| Command::new(nginx).arg("-v").output().is_ok())
-            .expect("nginx is missing; run the tests with tests/run, which installs it");
+            .expect("nginx is missing; run the tests with tests/run --all, which installs it");
         let mut command = Command::new(program);
         command.args(["-e", "stderr", "-c", "nginx.conf", "-p"]).arg(folder.path());
         let process = Process::start(&mut command);

@@ -26,7 +26,7 @@ impl Postgres {
         let owned = Command::new("chown").arg("postgres").arg(folder.path()).status().unwrap();
         assert!(
             owned.success(),
-            "chown to the user postgres failed; run the tests with tests/run, which installs the server"
+            "chown to the user postgres failed; run the tests with tests/run --all, which installs the server"
         );
         let server = Self { folder, port };
         server.run_program(

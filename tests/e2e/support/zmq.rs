@@ -128,7 +128,7 @@ pub(crate) fn start_peer_with(arguments: &[&str], adjust: impl FnOnce(&mut Comma
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin/python");
     assert!(
         fs::exists(python).unwrap(),
-        "pyzmq is missing; run the tests with tests/run, which installs it into target/venv"
+        "pyzmq is missing; run the tests with tests/run --all, which installs it into target/venv"
     );
     let mut command = Command::new(python);
     command.args(["-c", PEER_SCRIPT]).args(arguments);

@@ -486,7 +486,7 @@ fn a_failed_write_leaves_nothing_and_is_retried() {
     assert!(output.records().iter().any(|record| record.is("response")));
 }
 
-/// `tests/run` installs it.
+/// `tests/run --all` installs it.
 const PYTHON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/venv/bin/python");
 
 const READ_BACK: &str = "
@@ -510,6 +510,7 @@ for path in sys.argv[1:]:
 ";
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn warcio_validates_and_reads_the_files() {
     let output = Output::new();
     let mut warc = output.open(100_000);
@@ -538,7 +539,7 @@ fn warcio_validates_and_reads_the_files() {
     assert_eq!(files.len(), 2);
     let python = |arguments: &[&str]| {
         let ran = Command::new(PYTHON).args(arguments).args(&files).output();
-        let ran = ran.expect("tests/run has installed warcio into target/venv");
+        let ran = ran.expect("tests/run --all has installed warcio into target/venv");
         let text = [ran.stdout, ran.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
         assert!(ran.status.success(), "{text}");
         text

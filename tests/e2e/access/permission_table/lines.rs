@@ -112,6 +112,7 @@ fn log_in(wire: &mut PipelinedConnection, words: &str) {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn every_line_gets_the_decision_of_the_table() {
     let mut fixture = Fixture::start(&["--audit", "audit.log"]);
     let (checker, published) = (DecisionChecker::default(), Mutex::new(BTreeSet::new()));
