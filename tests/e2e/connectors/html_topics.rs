@@ -89,8 +89,10 @@ fn a_page_is_announced_once_per_delivery_and_polling_is_the_fallback() {
     // The hub becomes silent: polling finds a change that it did not deliver, and the broker
     // subscribes again.
     let request_count = fixture.hub.requests_so_far().len();
-    fs::write(&file, html_page(&hub, "three")).unwrap();
     fixture.watch(&topic, "4s");
+    fixture.wait_for_poll_interval("4s");
+    wait_until_idle(&fixture);
+    fs::write(&file, html_page(&hub, "three")).unwrap();
     wait_until("the undelivered change", || (announced_pages(&fixture).len() == 5).then_some(()));
     let again = fixture.hub_request(request_count);
     assert_eq!((again.callback_path(), again.get("hub.mode")), (form.callback_path(), "subscribe"));
