@@ -171,7 +171,7 @@ mod tests {
         command.get_subcommands_mut().for_each(|sub| all_help(sub, out));
     }
 
-    /// `.ci/run` runs this test again without the features.
+    /// `.ci/long features` runs this test again without the features.
     #[test]
     fn a_feature_that_is_off_leaves_nothing_in_the_help() {
         let mut command = cli::command();

@@ -133,6 +133,7 @@ fn endless_frames_and_subscriptions_lose_no_event() {
 
 #[cfg(feature = "libzmq")]
 #[test]
+#[ignore = "needs foreign programs"]
 fn an_oversized_frame_closes_a_libzmq_connection() {
     let zmq = ZmqServer::start(&[]);
     let child = zmq.bridge_process_id();

@@ -186,5 +186,5 @@ fn stalled_subscribers_cost_no_memory_and_lose_nothing() {
         subscriber.read_and_check(&events, events.len());
     }
     let output = server.process.signal_and_finish("TERM").expect_code(0);
-    assert!(output.elapsed < Duration::from_secs(5), "{:?}", output.elapsed);
+    assert!(output.elapsed < Duration::from_secs(15), "{:?}", output.elapsed);
 }

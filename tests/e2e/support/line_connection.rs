@@ -43,7 +43,6 @@ impl LineConnection {
 
     fn try_from_stream(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(time_left()))?;
         Ok(Self { stream, unread: Vec::new() })
     }
 
@@ -120,12 +119,16 @@ impl LineConnection {
             }
             searched = self.unread.len();
             let mut chunk = [0; 8 * 1024];
+            self.stream.set_read_timeout(Some(time_left())).unwrap();
             match self.stream.read(&mut chunk) {
                 Ok(0) => return None,
                 Ok(count) => self.unread.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
                 // The kernel does not restart a read with a timeout after this process was stopped.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    panic!("still waiting for a line; unread: {}", self.unread_text())
+                }
                 Err(error) => panic!("no line: {error}; unread: {}", self.unread_text()),
             }
         }
