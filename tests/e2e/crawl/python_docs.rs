@@ -221,6 +221,7 @@ fn every_sink_stores_every_page_that_wget_reaches_once() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_delay_is_kept_between_all_requests() {
     const DELAY_MS: u64 = 200;
     let documentation = DocumentationServer::serve();
