@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::support::line_connection::LineConnection;
 use crate::support::ports::free_port;
-use crate::support::process::{Process, Server, run_tidings, tidings_command};
+use crate::support::process::{Process, Server, in_place_of, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
 /// Ports in the documents. Each page gets free ones in their place.
@@ -351,17 +351,15 @@ impl PageShell {
         let binary = tidings_command(folder.path(), [""; 0]);
         let binaries =
             Path::new(binary.get_program()).parent().unwrap().to_str().unwrap().to_owned();
-        let mut bash = Command::new("bash");
+        let mut bash = in_place_of(Command::new("bash"), &binary);
         bash.args(["-c", "exec 2>&1; while IFS= read -r line; do eval \"$line\" </dev/null; done"])
             .env("PATH", format!("{binaries}:{}", std::env::var("PATH").unwrap()))
             .env("TIDINGS_LISTEN", &broker)
             .env("TIDINGS_HTTP", format!("127.0.0.1:{}", ports[2].1))
             .env("TIDINGS_BROKER", &broker)
-            .env("XDG_CONFIG_HOME", folder.path())
             // Unbuffered Python writes the end of its first line separately, after output of other
             // programs.
             .env_remove("PYTHONUNBUFFERED")
-            .current_dir(folder.path())
             // A process group, so that background programs can be killed as well.
             .process_group(0);
         Self {
