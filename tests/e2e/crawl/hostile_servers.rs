@@ -21,8 +21,9 @@ const GOOD_HOSTS: usize = 10;
 /// two or three times the work of good ones, and this machine also serves them.
 const SLOWDOWN_MAX: u32 = 10;
 
-/// The time limit of one request to a hostile host.
-const TIMEOUT: Duration = Duration::from_secs(20);
+/// The time limit of one request to a hostile host. On a busy machine, a debug build reads the largest
+/// feed for 20 s.
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 #[test]
 #[ignore = "needs foreign programs"]
