@@ -6,7 +6,11 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tidings_broker::access::mask_tokens;
 use tidings_protocol::text::{escape_json, is_invisible};
-use tracing_subscriber::EnvFilter;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, registry, reload};
 
 const FILTER_DEFAULT: &str = "warn";
 
@@ -21,28 +25,23 @@ struct Logging {
     is_json: bool,
     /// The filter as it was given, for child processes.
     filter: Mutex<Option<String>>,
-    change: Box<dyn Fn(EnvFilter) + Send + Sync>,
+    change: Box<dyn Fn(Targets) + Send + Sync>,
 }
 
 /// Starts logging with this filter, and of received lines if `lines` is set. Call it once.
 pub(crate) fn start(json: bool, text: Option<&str>, lines: bool) {
     let is_coloured = !json && io::IsTerminal::is_terminal(&io::stderr());
     let form = if json { RecordFormat::Json } else { RecordFormat::Text { is_coloured } };
-    let (builder, first) =
-        (tracing_subscriber::fmt().with_writer(move || RecordWriter(form)), filter(text, lines));
-    // A reload fails only without a subscriber, and this one is never removed.
-    let change: Box<dyn Fn(EnvFilter) + Send + Sync> = if json {
-        let builder = builder.json().with_env_filter(first).with_filter_reloading();
-        let handle = builder.reload_handle();
-        builder.init();
-        Box::new(move |filter| drop(handle.reload(filter)))
+    let (filter, handle) = reload::Layer::new(filter(text, lines));
+    let layer = fmt::layer().with_writer(move || RecordWriter(form));
+    let registry = registry().with(filter);
+    if json {
+        registry.with(layer.json()).init();
     } else {
-        let builder = builder.with_ansi(is_coloured);
-        let builder = builder.with_env_filter(first).with_filter_reloading();
-        let handle = builder.reload_handle();
-        builder.init();
-        Box::new(move |filter| drop(handle.reload(filter)))
-    };
+        registry.with(layer.with_ansi(is_coloured)).init();
+    }
+    // A reload fails only without a subscriber, and this one is never removed.
+    let change = Box::new(move |filter| drop(handle.reload(filter)));
     let filter = Mutex::new(text.map(str::to_owned));
     let _ = LOGGING.set(Logging {
         #[cfg(feature = "_zmq")]
@@ -129,7 +128,7 @@ pub(crate) fn parse_filter(text: &str) -> Result<String, String> {
     let text = text.trim();
     // An empty variable counts as unset.
     let text = if text.is_empty() { FILTER_DEFAULT } else { text };
-    match EnvFilter::try_new(text) {
+    match text.parse::<Targets>() {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => {
             Err(format!("{error}; expected a level such as info, or tidings_broker=debug"))
@@ -137,14 +136,10 @@ pub(crate) fn parse_filter(text: &str) -> Result<String, String> {
     }
 }
 
-fn filter(text: Option<&str>, lines: bool) -> EnvFilter {
-    let filter = EnvFilter::new(text.unwrap_or(FILTER_DEFAULT));
-    if lines {
-        filter
-            .add_directive(format!("{LINE_TARGET}=debug").parse().expect("a constant that parses"))
-    } else {
-        filter
-    }
+fn filter(text: Option<&str>, lines: bool) -> Targets {
+    let filter = text.unwrap_or(FILTER_DEFAULT).parse::<Targets>();
+    let filter = filter.expect("`parse_filter` has checked it");
+    if lines { filter.with_target(LINE_TARGET, Level::DEBUG) } else { filter }
 }
 
 #[cfg(test)]
@@ -202,7 +197,7 @@ mod tests {
         }
         let pieces = Pieces::default();
         let writer = pieces.clone();
-        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let subscriber = fmt().with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
             tracing::warn!(said = %"one\ntwo", "three\nfour");
         });
