@@ -6,10 +6,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 seconds=${1:-10}
-program=${TIDINGS:-target/release/tidings}
-[ -x "$program" ] || cargo build --release
-cargo build --release --package tidings-bench --bin tidings-bench
-measure() { target/release/tidings-bench --tidings "$program" "$@"; }
+program=${TIDINGS:-target/dist/tidings}
+[ -x "$program" ] || cargo build --profile dist --features full
+cargo build --profile dist --package tidings-bench --bin tidings-bench
+measure() { target/dist/tidings-bench --tidings "$program" "$@"; }
 command -v wrk >/dev/null || apt-get install --yes --quiet=2 wrk || sudo apt-get install --yes --quiet=2 wrk
 
 folder=$(mktemp -d -p .)

@@ -71,9 +71,9 @@ if [ -n "$missing" ]; then
 	{ $as_root apt-get update -qq && $as_root env DEBIAN_FRONTEND=noninteractive \
 		apt-get install -qq -y --no-install-recommends $missing; } >&2 || fail "apt-get failed"
 fi
-cargo build --manifest-path "$repository/Cargo.toml" --locked --release -p tidings -p tidings-bench >&2
+cargo build --manifest-path "$repository/Cargo.toml" --locked --profile dist --features full -p tidings -p tidings-bench >&2
 if [ $compared = compare ]; then
-	cc -O2 -o "$target/release/zmq_proxy" "$repository/bench/zmq_proxy.c" -lzmq
+	cc -O2 -o "$target/dist/zmq_proxy" "$repository/bench/zmq_proxy.c" -lzmq
 	requirements=requirements-brokers.txt
 else
 	requirements=requirements.txt
@@ -113,7 +113,7 @@ render)
 		--scripts "$repository/bench/peers/render" "$@"
 	;;
 *)
-	set -- --zmq-proxy "$target/release/zmq_proxy" --nats-server "$environment/bin/nats-server" "$@"
+	set -- --zmq-proxy "$target/dist/zmq_proxy" --nats-server "$environment/bin/nats-server" "$@"
 	;;
 esac
-"$target/release/peers" $compared --tidings "$target/release/tidings" "$@"
+"$target/dist/peers" $compared --tidings "$target/dist/tidings" "$@"

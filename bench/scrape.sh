@@ -6,8 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 requests=${1:-200}
-program=${TIDINGS:-target/release/tidings}
-[ -x "$program" ] || cargo build --release
+program=${TIDINGS:-target/dist/tidings}
+[ -x "$program" ] || cargo build --profile dist --features full
 
 folder=$(mktemp -d -p .)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$folder"' EXIT

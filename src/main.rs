@@ -174,6 +174,7 @@ async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure
         }
         #[cfg(feature = "_zmq")]
         Cmd::Zmq(args) => commands::zmq::run(args).await,
+        #[cfg(feature = "bench")]
         Cmd::Bench(args) => commands::bench::run(args).await,
     }
 }

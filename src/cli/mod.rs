@@ -37,6 +37,7 @@ use crate::services::server_flags::ServerFlags;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::printable;
 
+mod absent;
 mod help;
 pub(crate) mod server_config;
 
@@ -179,6 +180,7 @@ pub(crate) enum Cmd {
     #[command(hide = true)]
     Zmq(commands::zmq::ZmqArgs),
     /// Measure the performance of a broker
+    #[cfg(feature = "bench")]
     #[command(subcommand, after_help = commands::bench::EXAMPLES)]
     Bench(commands::bench::Bench),
 }
@@ -396,17 +398,20 @@ fn failure_of(words: &[OsString], error: &Error) -> Failure {
                 }
                 _ => invalid_value_message(error).unwrap_or_else(|| one_line_message(error)),
             };
-            let hint = detached_value_hint(words, kind, command).unwrap_or_default();
+            let hint = match kind {
+                ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => {
+                    absent::hint(words).or_else(|| detached_value_hint(words, command))
+                }
+                _ => None,
+            };
+            let hint = hint.unwrap_or_default();
             Failure::Usage(format!("{problem}{hint} (see tidings{name} --help)"))
         }
     }
 }
 
 /// The hint for a flag with a value that must follow an equals sign, and does not.
-fn detached_value_hint(words: &[OsString], kind: ErrorKind, command: &Command) -> Option<String> {
-    if !matches!(kind, ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand) {
-        return None;
-    }
+fn detached_value_hint(words: &[OsString], command: &Command) -> Option<String> {
     let accepts = |flag: &str, value: &str| {
         let mut arguments = command.get_arguments().filter(|arg| arg.is_require_equals_set());
         let typed = ["tidings".to_owned(), format!("--{flag}={value}")];
@@ -476,8 +481,6 @@ mod tests {
             "tidings crawl --depth x http://a.example/",
             "tidings up --listen nonsense",
             "tidings pub",
-            "tidings bench fan-out --size 0",
-            "tidings bench",
             "tidings topic",
             "tidings topic create t sync=no",
             "tidings group",

@@ -2,6 +2,7 @@
 //! decisions. `tidings NAME` is in the module NAME, except `pub`, which is a keyword: it is in
 //! [`publish`], and `sub` in [`subscribe`].
 
+#[cfg(feature = "bench")]
 pub(crate) mod bench;
 #[cfg(feature = "_zmq")]
 pub(crate) mod bridge;

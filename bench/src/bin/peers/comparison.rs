@@ -20,7 +20,7 @@ use crate::{clear_progress, print_note, show_progress};
 #[derive(Debug, Args)]
 pub(crate) struct ComparisonFlags {
     /// The program `tidings`
-    #[arg(long, value_name = "FILE", default_value = "target/release/tidings")]
+    #[arg(long, value_name = "FILE", default_value = "target/dist/tidings")]
     pub(crate) tidings: PathBuf,
 
     /// Number of rounds; each program runs once per round

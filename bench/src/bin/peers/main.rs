@@ -94,7 +94,7 @@ struct CompareArgs {
     flags: ComparisonFlags,
 
     /// The program `zmq_proxy`
-    #[arg(long, value_name = "FILE", default_value = "target/release/zmq_proxy")]
+    #[arg(long, value_name = "FILE", default_value = "target/dist/zmq_proxy")]
     zmq_proxy: PathBuf,
 
     /// The program `nats-server`

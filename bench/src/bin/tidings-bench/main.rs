@@ -28,13 +28,13 @@ Without --broker it starts a broker as a separate process, and also measures the
 memory of that process.
 
 Examples, from a clone of the repository:
-  cargo build --release --workspace
-  target/release/tidings-bench fan-out --subscribers 1000 --window 1000 --pin 0,1
-  target/release/tidings-bench idle --subscribers 10000 --sse
-  target/release/tidings-bench latency --rate 10000
-  target/release/tidings-bench frontier --urls 10000000 --hosts 1000000
-  target/release/tidings-bench replay --events 10000000 --data /srv/tidings-bench
-  target/release/tidings-bench connect --broker 10.0.0.1:12345 --json";
+  cargo build --profile dist --features full --workspace
+  target/dist/tidings-bench fan-out --subscribers 1000 --window 1000 --pin 0,1
+  target/dist/tidings-bench idle --subscribers 10000 --sse
+  target/dist/tidings-bench latency --rate 10000
+  target/dist/tidings-bench frontier --urls 10000000 --hosts 1000000
+  target/dist/tidings-bench replay --events 10000000 --data /srv/tidings-bench
+  target/dist/tidings-bench connect --broker 10.0.0.1:12345 --json";
 
 /// Measures a Tidings broker from outside.
 #[derive(Debug, Parser)]
@@ -189,7 +189,7 @@ fn program_beside_this(has_broker: bool) -> anyhow::Result<PathBuf> {
     let program = own.with_file_name("tidings");
     ensure!(
         has_broker || Path::is_file(&program),
-        "{} does not exist; build it (cargo build --release --package tidings), or name the \
+        "{} does not exist; build it (cargo build --profile dist --features full), or name the \
          program with --tidings",
         program.display()
     );

@@ -25,7 +25,7 @@ pub(crate) struct CrawlArgs {
     flags: ComparisonFlags,
 
     /// The program `spider-peer`
-    #[arg(long, value_name = "FILE", default_value = "target/release/spider-peer")]
+    #[arg(long, value_name = "FILE", default_value = "target/spider-peer/release/spider-peer")]
     spider: PathBuf,
 
     /// The Python of an environment with Scrapy, aiohttp, Crawlee and RQ
