@@ -41,12 +41,12 @@ fn systemd_and_tidings_accept_the_units() {
         let text = fs::read_to_string(packaging_file(unit)).unwrap();
         let command = text.lines().find_map(|line| line.strip_prefix("ExecStart="));
         let mut words = command.into_iter().flat_map(str::split_whitespace);
-        // The installed path in the unit is replaced, because nothing is installed here.
+        // The program of the unit is replaced, because nothing is installed here.
         let text = match words.next() {
             Some(program) => {
                 let mut help = tidings_command(folder.path(), words.chain(["--help"]));
                 Process::start(&mut help).finish().expect_code(0);
-                text.replace(program, "/bin/true")
+                text.replace(&format!("ExecStart={program}"), "ExecStart=/bin/true")
             }
             None => text,
         };

@@ -109,7 +109,7 @@ class Manager:
             os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
             os.chdir("/")
             words = shlex.split(unit["ExecStart"][-1])
-            os.execve(words[0], words, environment)
+            os.execvpe(words[0], words, environment)
         while b"READY=1" not in self.next_notification(child, notifications):
             pass
         return child
