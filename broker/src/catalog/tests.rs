@@ -4,15 +4,12 @@ use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use tempfile::TempDir;
 use tidings_log::{Disk, DiskFile, DiskSpace, FileSystem};
 
 use super::*;
-
-/// A test fails after this time instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::TEST_LIMIT;
 
 fn try_open(disk: &Arc<dyn Disk>, dir: &TempDir) -> io::Result<(Catalog, Vec<String>)> {
     let store = SegmentStore::new(Arc::clone(disk), dir.path());
@@ -40,7 +37,7 @@ fn write(catalog: &Catalog, line: &str) -> Answer {
 
 #[track_caller]
 fn answer(receiver: &Answer) -> Result<(), Code> {
-    receiver.recv_timeout(PATIENCE).expect("the catalog answers in time")
+    receiver.recv_timeout(TEST_LIMIT).expect("the catalog answers in time")
 }
 
 #[track_caller]
@@ -90,7 +87,7 @@ fn the_last_clone_may_be_dropped_by_a_callback() {
         sender.send(result.is_ok()).unwrap();
     });
     drop(catalog);
-    assert_eq!(receiver.recv_timeout(PATIENCE), Ok(true));
+    assert_eq!(receiver.recv_timeout(TEST_LIMIT), Ok(true));
 }
 
 #[test]

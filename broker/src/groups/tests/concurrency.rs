@@ -97,7 +97,7 @@ async fn every_message_to_a_group_being_deleted_is_answered() {
                     tokio::task::yield_now().await;
                 }
             };
-            assert!(completes_within(PATIENCE, answered).await, "messages are lost");
+            assert!(completes_within(TEST_LIMIT, answered).await, "messages are lost");
         }
     }
 }

@@ -24,7 +24,7 @@ async fn until_written(rig: &Rig, record: &str) {
             tokio::task::yield_now().await;
         }
     };
-    let is_there = completes_within(PATIENCE, writing).await;
+    let is_there = completes_within(TEST_LIMIT, writing).await;
     assert!(is_there, "{record:?} is not among {:?}", written(rig));
 }
 
@@ -85,7 +85,7 @@ async fn topic_keeps_consumed_events_until_the_group_has_synced() {
                 tokio::task::yield_now().await;
             }
         };
-        assert!(completes_within(PATIENCE, consuming).await, "{:?}", topic.consumed_by_all());
+        assert!(completes_within(TEST_LIMIT, consuming).await, "{:?}", topic.consumed_by_all());
     };
     topic.append(ConnId::BROKER, ["one"]).unwrap();
     assert!(own.answer().await.ends_with(" one"));

@@ -9,19 +9,16 @@ use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::path::Path;
 use std::task::{Poll, Waker};
-use std::time::Duration;
 
 use tidings_log::{DiskFaults, SegmentStore, SimulatedDisk};
 use tidings_protocol::{Answers, Command, field_number};
 
 use super::*;
+use crate::TEST_LIMIT;
 use crate::catalog::{Sync, TopicSettings};
 use crate::limits::Limits;
 use crate::mailbox::{GroupBatch, Mailbox};
 use crate::net::completes_within;
-
-/// Longest time that anything may take before a test fails instead of hanging.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Groups on a simulated disk.
 struct Rig {
@@ -104,7 +101,7 @@ impl Rig {
                 }
             }
         };
-        assert!(completes_within(PATIENCE, polling).await, "the group has room");
+        assert!(completes_within(TEST_LIMIT, polling).await, "the group has room");
     }
 
     /// Makes all further writes fail.
@@ -150,7 +147,7 @@ impl Client {
             answer = self.take(cx.waker());
             if answer.is_none() { Poll::Pending } else { Poll::Ready(()) }
         });
-        assert!(completes_within(PATIENCE, receive).await, "no answer came");
+        assert!(completes_within(TEST_LIMIT, receive).await, "no answer came");
         answer.unwrap()
     }
 
@@ -294,7 +291,7 @@ async fn group_with_unreadable_texts_stops_and_others_continue() {
             tokio::task::yield_now().await;
         }
     };
-    assert!(completes_within(PATIENCE, consuming).await, "the events are not consumed");
+    assert!(completes_within(TEST_LIMIT, consuming).await, "the events are not consumed");
     watch.say("GROUP watch team");
     rig.disk.set_faults(DiskFaults { fail_read_after: Some(0), ..DiskFaults::default() });
     worker.say("JOIN team credit=1000");

@@ -35,7 +35,7 @@ async fn advance_until(outbox: &mut AnnouncementOutbox, wake: &Notify, count: us
             wake.notified().await;
         }
     };
-    assert!(completes_within(PATIENCE, advancing).await, "not all are safe");
+    assert!(completes_within(TEST_LIMIT, advancing).await, "not all are safe");
     sent.sort_unstable();
     sent
 }
@@ -79,7 +79,7 @@ async fn end_of_a_job_does_not_wait_for_outcomes_that_cannot_be_published() {
             }
         }
     };
-    assert!(completes_within(PATIENCE, advancing).await, "the end is not published");
+    assert!(completes_within(TEST_LIMIT, advancing).await, "the end is not published");
     assert_eq!(sent, [2]);
     topics.close();
 }

@@ -280,10 +280,7 @@ mod tests {
     use super::super::hooks::{Hook, Recipe};
     use super::*;
     use crate::access::{AccessConfig, Credential, PermissionSet, Principal};
-    use crate::{Broker, BrokerConfig, Limits};
-
-    /// Longer than any of these tests takes, so that a test which hangs fails.
-    const TEST_TIMEOUT: Duration = Duration::from_mins(1);
+    use crate::{Broker, BrokerConfig, Limits, TEST_LIMIT};
 
     #[tokio::test]
     async fn unfinished_heads_and_idle_connections_time_out() {
@@ -299,8 +296,7 @@ mod tests {
             let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
             stream.write_all(request.as_bytes()).await.unwrap();
             let mut response = String::new();
-            let end =
-                tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut response)).await;
+            let end = tokio::time::timeout(TEST_LIMIT, stream.read_to_string(&mut response)).await;
             end.expect("the broker closes the connection").unwrap();
             let first_line = response.lines().next().unwrap_or_default();
             assert_eq!(first_line, status_line, "{request:?}: {response}");
@@ -319,7 +315,7 @@ mod tests {
         let request = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
         stream.write_all(request.repeat(2).as_bytes()).await.unwrap();
         let mut response = String::new();
-        let end = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut response)).await;
+        let end = tokio::time::timeout(TEST_LIMIT, stream.read_to_string(&mut response)).await;
         end.expect("the broker closes the connection").unwrap();
         assert_eq!(response.matches("HTTP/1.1 200 OK").count(), 1, "{response}");
         assert!(response.contains("connection: close"), "{response}");
@@ -337,7 +333,7 @@ mod tests {
         let mut stream = TcpStream::connect(broker.http_addr().unwrap()).await.unwrap();
         stream.write_all(b"GET /health HTTP/1.1\r\nHost: local").await.unwrap();
         let mut response = Vec::new();
-        let end = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut response)).await;
+        let end = tokio::time::timeout(TEST_LIMIT, stream.read_to_end(&mut response)).await;
         end.expect("the broker closes the connection").unwrap();
         assert!(response.is_empty());
         broker.stop().await;
@@ -365,7 +361,7 @@ mod tests {
             let remote =
                 RemoteInfo { peer: PeerAddr::Tcp(listen), certificate, is_encrypted: true };
             let admitted = admit_connection(shared, remote.peer, Transport::Http).unwrap();
-            let client = ConnectedClient::new(Arc::clone(shared), admitted, remote, TEST_TIMEOUT);
+            let client = ConnectedClient::new(Arc::clone(shared), admitted, remote, TEST_LIMIT);
             let expected = if has_login_timeout {
                 shared.limits.login_timeout_ms
             } else {
@@ -432,7 +428,7 @@ mod tests {
                 stream.write_all(requests.as_bytes()).await.unwrap();
                 let mut output = String::new();
                 let end =
-                    tokio::time::timeout(TEST_TIMEOUT, stream.read_to_string(&mut output)).await;
+                    tokio::time::timeout(TEST_LIMIT, stream.read_to_string(&mut output)).await;
                 end.expect("the broker closes the connection").unwrap();
                 let count = output.matches("HTTP/1.1 ").count();
                 assert_eq!(count, responses, "{requests}{output}");

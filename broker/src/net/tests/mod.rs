@@ -22,10 +22,7 @@ use crate::config::BrokerConfig;
 use crate::limits::Limits;
 use crate::mailbox::ConnId;
 use crate::remote::RemoteInfo;
-use crate::{Broker, StartError};
-
-/// Time limit of any step, after which a test fails instead of hanging.
-const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+use crate::{Broker, StartError, TEST_LIMIT};
 
 const FAREWELL: &str = "Received EOF.  Closing connection...\r\n";
 
@@ -85,7 +82,7 @@ impl TestConnection {
     async fn next_line(&mut self) -> String {
         let mut line = String::new();
         let read = async { self.read.read_line(&mut line).await.map(drop).unwrap() };
-        assert!(completes_within(TEST_TIMEOUT, read).await, "no line arrived");
+        assert!(completes_within(TEST_LIMIT, read).await, "no line arrived");
         line
     }
 
@@ -103,7 +100,7 @@ impl TestConnection {
     async fn read_until_closed(&mut self) -> String {
         let mut rest = String::new();
         let read = async { self.read.read_to_string(&mut rest).await.map(drop).unwrap() };
-        assert!(completes_within(TEST_TIMEOUT, read).await, "the connection was not closed");
+        assert!(completes_within(TEST_LIMIT, read).await, "the connection was not closed");
         rest
     }
 
@@ -116,7 +113,7 @@ impl TestConnection {
     /// Repeats a command until its answer contains `part`.
     async fn request_until(&mut self, command: &str, part: &str) {
         let polling = async { while !self.request(command).await.contains(part) {} };
-        assert!(completes_within(TEST_TIMEOUT, polling).await, "{command} never answered {part:?}");
+        assert!(completes_within(TEST_LIMIT, polling).await, "{command} never answered {part:?}");
     }
 
     async fn request(&mut self, command: &str) -> String {
@@ -499,7 +496,7 @@ async fn a_publisher_that_never_reads_does_not_deadlock() {
     let lines = "PUB a 0123456789\n".repeat(10_000);
     for _ in 0..200 {
         let sent = async { publisher.send(&lines).await };
-        assert!(completes_within(TEST_TIMEOUT, sent).await, "the broker stopped reading");
+        assert!(completes_within(TEST_LIMIT, sent).await, "the broker stopped reading");
     }
     while publisher.next_line().await != "+OK 2000000 2000000\r\n" {}
 }
@@ -530,7 +527,7 @@ async fn unread_answers_pause_reading_from_the_client() {
             line.clear();
         }
     };
-    assert!(completes_within(TEST_TIMEOUT, reading).await);
+    assert!(completes_within(TEST_LIMIT, reading).await);
     assert!(answer_count >= sent_count, "{answer_count} answers to at least {sent_count} commands");
 }
 

@@ -54,7 +54,7 @@ async fn connect_tls(broker: &Broker, connector: &TlsConnector) -> TlsClient {
 async fn next_line(read: &mut (impl AsyncBufReadExt + Unpin)) -> String {
     let mut line = String::new();
     let reading = async { read.read_line(&mut line).await.map(drop).unwrap() };
-    assert!(completes_within(TEST_TIMEOUT, reading).await, "no line arrived");
+    assert!(completes_within(TEST_LIMIT, reading).await, "no line arrived");
     line
 }
 
@@ -67,7 +67,7 @@ async fn a_handshake_that_stalls_counts_and_is_closed() {
         stalled.write_all(sent).await.unwrap();
         let mut received = Vec::new();
         let end = async { stalled.read_to_end(&mut received).await.map(drop).unwrap() };
-        assert!(completes_within(TEST_TIMEOUT, end).await, "the connection was not closed");
+        assert!(completes_within(TEST_LIMIT, end).await, "the connection was not closed");
         assert_eq!(received, b"");
     }
     let (mut read, _write) = connect_tls(&broker, &connector).await;
@@ -77,7 +77,7 @@ async fn a_handshake_that_stalls_counts_and_is_closed() {
     );
     let mut refused = TcpStream::connect(broker.local_addr()).await.unwrap();
     let closed = async { refused.read_to_end(&mut Vec::new()).await.map(drop).unwrap_or_default() };
-    assert!(completes_within(TEST_TIMEOUT, closed).await, "the limit is one connection");
+    assert!(completes_within(TEST_LIMIT, closed).await, "the limit is one connection");
     broker.stop().await;
 }
 
@@ -96,7 +96,7 @@ async fn input_over_the_handshake_limit_closes_the_connection() {
     // The broker may close before everything is written.
     let _ = endless.write_all(&hello).await;
     let end = async { _ = endless.read_to_end(&mut Vec::new()).await };
-    assert!(completes_within(TEST_TIMEOUT, end).await, "the connection was not closed");
+    assert!(completes_within(TEST_LIMIT, end).await, "the connection was not closed");
     broker.stop().await;
 }
 
@@ -114,7 +114,7 @@ async fn stalled_handshakes_delay_neither_other_clients_nor_a_stop() {
     while !next_line(&mut read).await.contains(" echo=me ") {}
     let shared = broker.shared.clone();
     let stopped = async { broker.stop().await };
-    assert!(completes_within(TEST_TIMEOUT, stopped).await);
+    assert!(completes_within(TEST_LIMIT, stopped).await);
     assert!(shared.registry.counts().iter().all(|(_, counts)| counts.open == 0));
 }
 
@@ -151,7 +151,7 @@ async fn a_client_that_reads_late_receives_everything_in_order() {
     write.shutdown().await.unwrap();
     let mut rest = String::new();
     let end = async { read.read_to_string(&mut rest).await.map(drop).unwrap() };
-    assert!(completes_within(TEST_TIMEOUT, end).await, "the connection was not closed");
+    assert!(completes_within(TEST_LIMIT, end).await, "the connection was not closed");
     broker.stop().await;
 }
 

@@ -2,16 +2,13 @@
 
 use std::path::Path;
 use std::thread::{self, Thread};
-use std::time::Duration;
 
 use proptest::prelude::*;
 use tidings_log::{FileSystem, SegmentStore, Store};
 
 use super::*;
+use crate::TEST_LIMIT;
 use crate::catalog::{Catalog, Sync, TopicSettings};
-
-/// A test fails after this time instead of hanging.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Unparks(Thread);
 
@@ -43,7 +40,7 @@ pub(super) fn settle(topic: &Arc<Topic>) {
     let waker = waker();
     let last = Seq(topic.head().0 - 1);
     while topic.wait_durable(last, None, &waker).is_some() {
-        thread::park_timeout(PATIENCE);
+        thread::park_timeout(TEST_LIMIT);
     }
 }
 
@@ -77,7 +74,7 @@ pub(super) fn replay(topic: &Arc<Topic>, from: StartAt) -> (Vec<(u64, String)>, 
             events.push((seq, words.next().unwrap().to_owned()));
         }
         if reader.cursor() == before {
-            thread::park_timeout(PATIENCE);
+            thread::park_timeout(TEST_LIMIT);
         }
     }
     (events, missed)
@@ -143,7 +140,7 @@ fn a_reader_behind_the_tail_continues_from_disk() {
         let fetched = slow.fetch(10_000, 4, |run| lines += count_lines(&run.lines));
         assert_eq!(fetched, Fetched::Delivered);
         if slow.cursor() == before {
-            thread::park_timeout(PATIENCE);
+            thread::park_timeout(TEST_LIMIT);
         }
     }
     assert_eq!(lines, 10_000);
@@ -206,7 +203,7 @@ fn a_deleted_topic_continues_at_its_next_seq() {
     keep(&topic, &numbered(1..4));
     let (sender, receiver) = std::sync::mpsc::channel();
     topics.delete(&topic, move |result| sender.send(result).unwrap()).unwrap();
-    receiver.recv_timeout(PATIENCE).unwrap().unwrap();
+    receiver.recv_timeout(TEST_LIMIT).unwrap().unwrap();
     assert!(topic.append(ConnId(1), ["late"]).is_err());
     let again = named(&topics, "t");
     assert_eq!(again.head(), Seq(4));
@@ -231,7 +228,7 @@ fn a_topic_in_memory_keeps_only_its_seqs() {
         // Its seq becomes visible once it is reserved.
         reader.fetch(1, 1, |_| {});
         if reader.cursor() < Seq(2) {
-            thread::park_timeout(PATIENCE);
+            thread::park_timeout(TEST_LIMIT);
         }
     }
     drop((reader, topic, topics));

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use tidings_log::{DiskFaults, SimulatedDisk};
 
-use super::disk::{PATIENCE, expected, keep, named, numbered, open, replay, settle, waker};
+use super::disk::{expected, keep, named, numbered, open, replay, settle, waker};
 use super::*;
+use crate::TEST_LIMIT;
 use crate::catalog::{CatalogRecord, Sync};
 
 /// Waits until a condition is met, which a waker reports.
@@ -17,7 +18,7 @@ pub(super) fn until(mut is_so: impl FnMut(&Waker) -> bool) {
     let waker = waker();
     // Some changes wake no task.
     let step = Duration::from_millis(10);
-    for _ in 0..PATIENCE.as_millis() / step.as_millis() {
+    for _ in 0..TEST_LIMIT.as_millis() / step.as_millis() {
         if is_so(&waker) {
             return;
         }
@@ -35,7 +36,7 @@ fn a_failed_deletion_changes_nothing() {
     keep(&topic, &numbered(1..4));
     let (sender, receiver) = channel();
     topics.delete(&topic, move |result| sender.send(result).unwrap()).unwrap();
-    let refusal = receiver.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    let refusal = receiver.recv_timeout(TEST_LIMIT).unwrap().unwrap_err();
     assert_eq!(refusal.code, Code::Limit);
     let again = named(&topics, "t");
     assert_eq!(again.head(), Seq(4), "no seq is assigned twice");
@@ -99,7 +100,7 @@ fn a_topic_in_memory_waits_for_its_reservation() {
     let (sender, receiver) = channel();
     let record = CatalogRecord::Reserved { topic: name, below: Seq(2) };
     topics.catalog().write(record, move |result| sender.send(result).unwrap());
-    receiver.recv_timeout(PATIENCE).unwrap().unwrap();
+    receiver.recv_timeout(TEST_LIMIT).unwrap().unwrap();
     topic.append(ConnId(1), ["z"]).unwrap();
     let mut seen = String::new();
     until(|_| {
@@ -119,7 +120,7 @@ fn settings_that_cannot_be_stored_do_not_take_effect() {
         let (sender, receiver) = channel();
         let settings = TopicSettings { sync, ..before };
         topics.configure(&topic, settings, move |result| sender.send(result).unwrap()).unwrap();
-        receiver.recv_timeout(PATIENCE).unwrap()
+        receiver.recv_timeout(TEST_LIMIT).unwrap()
     };
     disk.set_room(0);
     assert_eq!(configure(Sync::Interval).unwrap_err().code, Code::Full);
@@ -184,7 +185,7 @@ fn events_evicted_during_a_cold_read_are_not_skipped() {
     let waker = Waker::from(Arc::new(Tells(sender.into())));
     let mut reader = topic.subscribe(Some(StartAt::Seq(Seq(11))), LineForm::Wire, waker);
     assert_eq!(text(&mut reader), "", "a read of the disk is pending");
-    receiver.recv_timeout(PATIENCE).unwrap();
+    receiver.recv_timeout(TEST_LIMIT).unwrap();
     // The result is ready, but events are evicted before the reader takes it.
     topic.tail.lock().watermarks.is_queued = false;
     keep(&topic, &numbered(22..23));
