@@ -36,6 +36,10 @@ use crate::process::{descriptors, logging, privileges};
 use crate::terminal::failure::Failure;
 use crate::terminal::output;
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The time limit for blocking calls (name resolution, a write to the disk) that still run at the
 /// end.
 const BLOCKING_CALLS_MAX: Duration = Duration::from_millis(50);
