@@ -11,6 +11,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the origin has a thread and timestamps")]
 
+mod politeness;
 mod scripted;
 mod server;
 mod site;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+pub use self::politeness::HostRequests;
 pub use self::site::{HOSTS_MAX, PageKind, RequestTarget, Site};
 pub use self::verdict::{OriginRequest, RequestLog, Verdict};
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
+use super::politeness::HostRequests;
 use super::site::{RequestTarget, Site};
 
 /// One request.
@@ -70,14 +71,13 @@ impl RequestLog {
         let mut data = BTreeSet::new();
         for request in &self.requests {
             let host = hosts.entry(request.host).or_default();
-            verdict.overlapping += u64::from(host.last_end.is_some_and(|end| request.start < end));
-            if let (Some(delay), Some(before)) = (site.crawl_delay, host.last_end) {
-                let early = (before + delay).saturating_sub(request.start);
+            let early_by = |delay| host.requests.early_by(request.start, delay);
+            verdict.overlapping += u64::from(!early_by(Duration::ZERO).is_zero());
+            if let Some(early) = site.crawl_delay.map(early_by) {
                 verdict.too_early += u64::from(!early.is_zero());
                 verdict.early_by_max = verdict.early_by_max.max(early);
             }
-            // The end of a request is unknown if the client disconnected. Its start is never later.
-            host.last_end = host.last_end.max(Some(request.end.unwrap_or(request.start)));
+            host.requests.record(request.start, request.end);
             match request.target {
                 RequestTarget::Robots => host.robots_end = host.robots_end.or(request.end),
                 RequestTarget::Other => verdict.unlinked += 1,
@@ -99,7 +99,7 @@ impl RequestLog {
         verdict.missing = site.total_pages() - verdict.pages;
         verdict.missing_data = site.total_data() - data.len() as u64;
         let first = self.requests.first().map_or(Duration::ZERO, |request| request.start);
-        let last = hosts.values().filter_map(|host| host.last_end).max();
+        let last = hosts.values().filter_map(|host| host.requests.latest_end()).max();
         verdict.span = last.map_or(Duration::ZERO, |last| last.saturating_sub(first));
         verdict
     }
@@ -108,8 +108,7 @@ impl RequestLog {
 /// State of a host while the log is read.
 #[derive(Debug, Default)]
 struct HostTimes {
-    /// The end of the latest response so far.
-    last_end: Option<Duration>,
+    requests: HostRequests,
     /// The end of the first response to robots.txt.
     robots_end: Option<Duration>,
 }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
+use tidings_bench::origin::HostRequests;
 
 use crate::support::line_connection::LineConnection;
 use crate::support::page_database;
@@ -141,9 +142,11 @@ fn check_crawl(end: ConnectionEnd) {
         done.starts_with("MSG job-done 1 site ") && done.contains(&counts),
         "{done} {received:#?}"
     );
-    for pair in received.windows(2) {
-        let rest = pair[1].start.saturating_sub(pair[0].end);
-        assert!(rest >= DELAY, "{end:?}: {rest:?} between {pair:#?}");
+    let mut requests = HostRequests::default();
+    for request in &*received {
+        let early = requests.early_by(request.start, DELAY);
+        assert!(early.is_zero(), "{end:?}: {early:?} too early: {request:?} in {received:#?}");
+        requests.record(request.start, Some(request.end));
     }
     let mut times = BTreeMap::<_, (u32, u32)>::new();
     for ServerRequest { path, is_answered, .. } in &*received {

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use tidings_bench::origin::HostRequests;
+
 use super::Hit;
 
 /// Requests in the order of their start.
@@ -43,19 +45,16 @@ impl RequestLog {
     }
 
     /// Checks that each host had one request at a time, and that each began at least `delay` after
-    /// the end of the one before. Requests for robots.txt count as well.
-    ///
-    /// If the client aborted a request, its end is unknown here; its start is used instead, which
-    /// is never later.
+    /// the end of those before. Requests for robots.txt count as well.
     #[track_caller]
     pub(crate) fn expect_polite(&self, delay: Duration) {
-        let mut last: BTreeMap<Ipv4Addr, &Hit> = BTreeMap::new();
+        let mut hosts: BTreeMap<Ipv4Addr, (HostRequests, Vec<&Hit>)> = BTreeMap::new();
         for hit in &self.0 {
-            if let Some(before) = last.insert(hit.host, hit) {
-                let free = before.end.unwrap_or(before.start) + delay;
-                let early = free.saturating_sub(hit.start);
-                assert!(early.is_zero(), "{early:?} too early: {hit:?}\nafter {before:?}");
-            }
+            let (requests, before) = hosts.entry(hit.host).or_default();
+            let early = requests.early_by(hit.start, delay);
+            assert!(early.is_zero(), "{early:?} too early: {hit:?}\nafter {before:#?}");
+            requests.record(hit.start, hit.end);
+            before.push(hit);
         }
     }
 }
