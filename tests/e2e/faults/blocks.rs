@@ -344,8 +344,7 @@ impl BlockedCrawl {
         );
         assert!(self.blocked_urls > 0, "no URL waited for a blocked host");
         for (crawler, _) in self.crawlers {
-            let stderr = crawler.signal_and_finish("KILL").stderr();
-            assert!(!stderr.contains("panicked"), "{stderr}");
+            crawler.signal_and_finish("KILL");
         }
     }
 }

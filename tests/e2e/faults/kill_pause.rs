@@ -202,7 +202,7 @@ impl FaultyCrawl {
         self.counts.killed_workers += 1;
         let address = self.server().address;
         let Worker { process, data } = self.workers.remove(at);
-        kill_and_expect_no_panic(process);
+        process.signal_and_finish("KILL");
         self.workers.insert(at, Worker { process: start_crawler(address, data.path()), data });
     }
 
@@ -327,14 +327,7 @@ impl FaultyCrawl {
             assert!(line.contains(&counts), "{done:#?}");
         }
         for worker in self.workers {
-            kill_and_expect_no_panic(worker.process);
+            worker.process.signal_and_finish("KILL");
         }
     }
-}
-
-/// Kills the process and checks that it has not panicked.
-#[track_caller]
-fn kill_and_expect_no_panic(process: Process) {
-    let stderr = process.signal_and_finish("KILL").stderr();
-    assert!(!stderr.contains("panicked"), "{stderr}");
 }

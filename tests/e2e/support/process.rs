@@ -229,11 +229,14 @@ impl Process {
         ProcessOutput { code: status.code(), elapsed: took, lines }
     }
 
-    /// Sends the signal and waits for the end.
+    /// Sends the signal, waits for the end, and checks that the process had not panicked.
     #[track_caller]
     pub(crate) fn signal_and_finish(self, signal: &str) -> ProcessOutput {
         self.signal(signal);
-        self.finish()
+        let output = self.finish();
+        let stderr = output.stderr();
+        assert!(!stderr.contains("panicked at"), "{stderr}");
+        output
     }
 
     #[track_caller]
