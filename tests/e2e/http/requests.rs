@@ -303,10 +303,8 @@ fn a_stream_resumes_after_the_last_event_id() {
     assert_eq!((answer.status, &answer.json()["code"]), (409, &json!("conflict")));
 
     // A stop of the broker ends streams, so that clients reconnect.
-    let began = std::time::Instant::now();
     server.process.signal_and_finish("TERM").expect_code(0);
     stream.finish();
-    assert!(began.elapsed() < Duration::from_secs(10));
 }
 
 // PROTOCOL: H4, H5
