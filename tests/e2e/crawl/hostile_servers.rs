@@ -1,5 +1,5 @@
 //! A crawl of hostile servers: each response has a named outcome, the memory stays within its
-//! bound, and good hosts are not slowed down.
+//! bound, and, as `.ci/long hostile` measures, good hosts are not slowed down.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -47,17 +47,9 @@ fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
     let grown = server.process.peak_memory_bytes().saturating_sub(before);
     assert!(grown <= MEMORY_BYTES_MAX, "{} MiB more", grown >> 20);
 
-    // Good hosts do not wait: a silent host still has time left when they are done.
-    let [calm, among_bad] = [0..GOOD_HOSTS, GOOD_HOSTS..2 * GOOD_HOSTS]
-        .map(|hosts| GoodHostPace::measure(&hostile.requests(), hosts));
-    let given_up = hostile.first_disconnect("silent").expect("the silent host is given up");
-    assert!(among_bad.last_request < given_up, "{among_bad:?}, and {given_up:?}");
-    let (gap, most) = (among_bad.median_gap, calm.median_gap * SLOWDOWN_MAX);
-    assert!(
-        gap <= most,
-        "{gap:?} between requests beside hostile hosts, {:?} without them",
-        calm.median_gap
-    );
+    if std::env::var_os("TIDINGS_HOSTILE_PACE").is_some() {
+        expect_pace(&hostile);
+    }
     let outcomes = outcomes(&server);
     let failures: Vec<_> = EXPECTED_OUTCOMES
         .iter()
@@ -73,6 +65,23 @@ fn hostile_responses_have_an_outcome_and_a_bounded_cost() {
         EXPECTED_OUTCOMES.len(),
         MISBEHAVIOURS.len(),
         "every misbehaviour needs an expected outcome"
+    );
+}
+
+/// Compares the pace of good hosts in the crawl with hostile ones with that in the crawl before. On a
+/// busy machine, what hostile responses cost in processor time would decide it.
+#[track_caller]
+fn expect_pace(hostile: &HostileServers) {
+    // Good hosts do not wait: a silent host still has time left when they are done.
+    let [calm, among_bad] = [0..GOOD_HOSTS, GOOD_HOSTS..2 * GOOD_HOSTS]
+        .map(|hosts| GoodHostPace::measure(&hostile.requests(), hosts));
+    let given_up = hostile.first_disconnect("silent").expect("the silent host is given up");
+    assert!(among_bad.last_request < given_up, "{among_bad:?}, and {given_up:?}");
+    let (gap, most) = (among_bad.median_gap, calm.median_gap * SLOWDOWN_MAX);
+    assert!(
+        gap <= most,
+        "{gap:?} between requests beside hostile hosts, {:?} without them",
+        calm.median_gap
     );
 }
 
