@@ -1,14 +1,15 @@
 //! A crawler that is drained on the page, as the broker and the origin see it.
 
-use std::sync::{Mutex, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::Script;
 use crate::support::http_client::HttpClient;
-use crate::support::origin::{Origin, Site};
-use crate::support::process::{Process, Server, run_at, run_json_at, start_crawler};
+use crate::support::origin::{Origin, OriginResponse, Site};
+use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
 use crate::support::wait::{time_left, wait_until};
 
 /// Waits until the group has a worker of this process, or none (`state` is empty), and returns it.
@@ -34,20 +35,23 @@ fn publish(server: &Server, url: &str) {
 #[ignore = "needs foreign programs"]
 fn a_crawler_that_is_drained_on_the_page_finishes_its_page_and_leaves() {
     let (begin, requests) = mpsc::channel();
-    let (answer, answers) = mpsc::channel::<()>();
-    let answers = Mutex::new(answers);
+    let is_released = Arc::new(AtomicBool::new(false));
+    let held = Arc::clone(&is_released);
     let origin = Origin::serve_with(Site { hosts: 3, pages: 1, ..Site::default() }, move |hit| {
         if hit.host == Site::host(0) && hit.path == "/p/0" {
             begin.send(()).unwrap();
-            // Also ends when the test does.
-            let _ = answers.lock().unwrap().recv();
+            return Some(OriginResponse::Held(Arc::clone(&held)));
         }
         None
     });
     let server = Server::start_broker();
     let stores = [TempDir::new().unwrap(), TempDir::new().unwrap()];
     let start = |store: &TempDir| -> (Process, String) {
-        let crawler = start_crawler(server.address, store.path());
+        // The browser may be slow.
+        let broker = server.address_text();
+        let arguments = ["crawl", "--broker", &broker, "--allow-private", "--timeout", "10m"];
+        let arguments = arguments.into_iter().chain(["--data", "."]);
+        let crawler = Process::start(&mut tidings_command(store.path(), arguments));
         let member = wait_for_member(&server, crawler.id(), "active");
         (crawler, member["name"].as_str().unwrap().to_owned())
     };
@@ -71,7 +75,9 @@ fn a_crawler_that_is_drained_on_the_page_finishes_its_page_and_leaves() {
         publish(&server, &page(1));
         wait_for_done(1);
     });
-    script.when("answer the request of the drained crawler", || answer.send(()).unwrap());
+    script.when("answer the request of the drained crawler", || {
+        is_released.store(true, Ordering::SeqCst);
+    });
     let mut crawler = Some(crawler);
     script.when("stop the drained crawler", || {
         let member = wait_for_member(&server, id, "drained");

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::site::OriginResponse;
@@ -100,6 +101,18 @@ fn send_response(
             while !shared.is_stopping() && is_connected_after(stream, DRIP_INTERVAL)? {
                 stream.write_all(b"x")?;
             }
+        }
+        OriginResponse::Held(is_released) => {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")?;
+            stream.write_all(b"Content-Type: text/html\r\n\r\n")?;
+            while !is_released.load(Ordering::SeqCst) {
+                if shared.is_stopping() || !is_connected_after(stream, DRIP_INTERVAL)? {
+                    return Ok(false);
+                }
+                stream.write_all(b"10\r\n<p>0123456789</p\r\n")?;
+            }
+            shared.record_end(request);
+            stream.write_all(b"0\r\n\r\n")?;
         }
         OriginResponse::Silent => {
             while !shared.is_stopping() && is_connected_after(stream, DRIP_INTERVAL)? {}

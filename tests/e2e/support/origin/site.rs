@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// A set of hosts that all have the same pages.
@@ -35,7 +37,7 @@ impl Default for Site {
 }
 
 /// The response to a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum OriginResponse {
     /// A complete response with this status, these further header lines and this body.
     Full { status: &'static str, headers: String, body: String },
@@ -49,6 +51,9 @@ pub(crate) enum OriginResponse {
     EndlessHeader,
     /// Sends a head, then single bytes with pauses.
     Drip,
+    /// Sends a page, so slowly that it ends only after this is set, and so fast that no client takes the
+    /// server for silent.
+    Held(Arc<AtomicBool>),
     /// Sends nothing as long as the client waits.
     Silent,
     /// Closes the connection in the middle of the body.
