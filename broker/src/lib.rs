@@ -73,6 +73,6 @@ pub use self::start_error::StartError;
 pub use self::tls::{TlsConfig, TlsError};
 
 /// How long any wait of a test may take before the test fails instead of hanging. On an idle machine
-/// none takes a second; the limit is only reached by a broken program, not on a busy machine.
+/// none takes more than a few seconds, so that only a broken program reaches the limit.
 #[cfg(test)]
 const TEST_LIMIT: std::time::Duration = std::time::Duration::from_mins(10);

@@ -185,7 +185,7 @@ fn a_full_disk_rejects_hub_requests_and_keeps_accepted_ones() {
     // First the disk has space for the hub's database and none for events; then it has none for
     // either. Each second the broker tries whether there is room. What it held when the disk was
     // filled is free afterwards, and a subscription may be accepted. If that has preallocated space for
-    // events, thousands would be; forty are enough, and fewer than may wait for one host.
+    // events, thousands would be accepted; forty are enough, and fewer than may wait for one host.
     let (mut accepted, mut rejected) = (0, Vec::new());
     for left in [2 << 20, 0] {
         site.fill_disk(&disk, left);
