@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::support::line_connection::FAREWELL;
 use crate::support::nc::run_nc;
 use crate::support::origin::{Hit, Origin, Site};
-use crate::support::process::{Process, Server, run_tidings, tidings_command};
+use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
+use crate::support::wait::wait_until;
 
 const FEEDS: u16 = 500;
 const PUBLISHED_FEEDS: usize = 50;
@@ -30,6 +31,11 @@ fn published_feeds_are_fetched_next_and_once_in_the_running_pass() {
 
     let pass = Process::start(&mut tidings_command(server.folder.path(), &arguments));
     origin.wait_for_hits(100);
+    // Published while nothing is fetched: a feed that is fetched first would be fetched again.
+    run_at(&server, &["group", "pause"]).expect_code(0);
+    wait_until("no task under way", || {
+        (run_json_at(&server, &["group", "show"])[0]["processing"] == 0).then_some(())
+    });
     let requested: BTreeSet<_> = origin.request_log().0.iter().map(|hit| hit.host).collect();
     let not_requested = (0..FEEDS).filter(|feed| !requested.contains(&Site::host(*feed)));
     let published: Vec<_> = not_requested.take(PUBLISHED_FEEDS).collect();
@@ -37,6 +43,7 @@ fn published_feeds_are_fetched_next_and_once_in_the_running_pass() {
     let response = run_nc(server.address, lines);
     let hits_before = origin.request_count();
     assert_eq!(response.last().map(String::as_str), Some(FAREWELL), "{response:?}");
+    run_at(&server, &["group", "resume"]).expect_code(0);
     pass.finish().expect_code(0);
 
     let requests = origin.request_log();
