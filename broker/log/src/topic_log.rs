@@ -36,6 +36,8 @@ pub struct LogBounds {
     pub first: Seq,
     /// The seq after the newest event that was written.
     pub end: Seq,
+    /// Seqs between them that no event has, as after a crash. Those within old files are not known.
+    pub empty: u64,
     /// Creation time of the oldest segment; `None` if there is none.
     pub oldest_unix_ms: Option<i64>,
     /// Bytes of all files.

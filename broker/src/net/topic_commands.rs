@@ -161,7 +161,6 @@ impl PendingReply {
 
 pub(super) fn topic_status(topic: &Topic) -> TopicStatus {
     let show = topic.stats();
-    let kept = show.head.0 - show.first_kept.0;
     let state = match show.health {
         Health::Good => TopicState::Ok,
         Health::Full => TopicState::Full,
@@ -172,7 +171,7 @@ pub(super) fn topic_status(topic: &Topic) -> TopicStatus {
         topic: topic.name().to_string(),
         next: show.head,
         first: show.first_kept,
-        kept,
+        kept: show.kept,
         batches: show.batches as u64,
         bytes: show.bytes as u64,
         readers: show.readers as u64,

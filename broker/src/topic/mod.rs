@@ -427,19 +427,25 @@ impl Topic {
 
     /// Returns figures for operators.
     pub fn stats(&self) -> TopicStats {
-        let kept = self.log.as_ref().map(|log| log.bounds()).filter(|kept| kept.segments > 0);
+        // Locked first: what the tail evicts is in the log by then.
         let tail = self.tail.lock();
+        let bounds = self.log.as_ref().map(|log| log.bounds()).filter(|bounds| bounds.segments > 0);
+        let (head, in_memory) = (tail.public_head(), tail.first_kept());
+        let first_kept = bounds.map_or(in_memory, |bounds| bounds.first.min(in_memory));
+        // After a crash, the seqs up to the first new event are empty, too.
+        let empty = bounds.map_or(0, |log| log.empty + in_memory.0.saturating_sub(log.end.0));
         TopicStats {
-            head: tail.public_head(),
-            durable: tail.durable().min(tail.public_head()),
-            first_kept: kept.map_or(tail.first_kept(), |kept| kept.first.min(tail.first_kept())),
+            head,
+            durable: tail.durable().min(head),
+            first_kept,
+            kept: head.0.saturating_sub(first_kept.0 + empty),
             bytes: tail.bytes(),
             waiting_bytes: tail.waiting_bytes(),
             batches: tail.batches(),
             readers: tail.readers,
             per_second: tail.rate(self.shared.clock.now()),
-            log_bytes: kept.map_or(0, |kept| kept.bytes),
-            segments: kept.map_or(0, |kept| kept.segments),
+            log_bytes: bounds.map_or(0, |bounds| bounds.bytes),
+            segments: bounds.map_or(0, |bounds| bounds.segments),
             health: tail.watermarks.health,
         }
     }
@@ -476,6 +482,8 @@ pub struct TopicStats {
     pub durable: Seq,
     /// The oldest seq kept.
     pub first_kept: Seq,
+    /// Events kept: the seqs from there that are not empty.
+    pub kept: u64,
     /// Bytes of memory that the tail has allocated.
     pub bytes: usize,
     /// Bytes of events that wait to be written to the disk.

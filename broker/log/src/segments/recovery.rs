@@ -113,6 +113,8 @@ struct SegmentScan {
     end: u64,
     /// The seq after the newest event of that part, or after those that were skipped.
     next: Seq,
+    /// Seqs between its events that no event has.
+    empty: u64,
     /// The offset of the first batch that may be in the system's memory only.
     unsynced: Option<u64>,
     /// Data other than zeros follows the valid part.
@@ -224,6 +226,7 @@ impl Recovery {
         }
         let added = self.shared.segments.back_mut().expect("the segment was just added");
         added.index = Some(Arc::new(scan.index.clone()));
+        added.empty = scan.empty;
         if is_last {
             added.bytes = scan.end;
             if is_ours && !scan.damaged {
@@ -347,6 +350,7 @@ impl Recovery {
             previous_end: header.previous_end,
             unix_ms: header.unix_ms,
             bytes: segment.length,
+            empty: 0,
             index: None,
         });
     }
@@ -360,6 +364,7 @@ impl Recovery {
             end: SEGMENT_HEADER as u64,
             // Events of this file before this seq are accounted for.
             next: *base,
+            empty: 0,
             unsynced: None,
             torn: false,
             damaged: false,
@@ -389,6 +394,10 @@ impl Recovery {
                             return Ok(scan);
                         }
                         scan.unsynced.get_or_insert(place.offset);
+                    }
+                    if header.count > 0 {
+                        let end = self.shared.end.max(*base);
+                        scan.empty += header.first.0.saturating_sub(end.0);
                     }
                     scan.next = scan.next.max(header.end());
                     scan.end = place.end();

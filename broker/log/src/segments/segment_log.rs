@@ -75,6 +75,8 @@ pub(super) struct Segment {
     pub(super) unix_ms: i64,
     /// Bytes that were written; the file may be longer.
     pub(super) bytes: u64,
+    /// Seqs between its events that no event has. Of segments that the start has not read: 0.
+    pub(super) empty: u64,
     /// For segments of an earlier run, built when it is first needed.
     pub(super) index: Option<Arc<SegmentIndex>>,
 }
@@ -181,7 +183,8 @@ impl SegmentLog {
         let published = Some(Arc::new(index.clone()));
         writer.active = Some(ActiveSegment { file, home, offset: bytes, allocated, index });
         writer.reserved = reserved;
-        let segment = Segment { path, base, previous_end, unix_ms, bytes, index: published };
+        let segment =
+            Segment { path, base, previous_end, unix_ms, bytes, empty: 0, index: published };
         let segments = &mut self.shared.lock().segments;
         // An existing segment with this base held no events. The new file has just replaced it.
         segments.pop_back_if(|last| last.base == base);
@@ -276,12 +279,14 @@ impl SegmentLog {
         let newest = &batches[batches.len() - 1].0;
         writer.newest_unix_ms = newest.unix_ms;
         writer.reserved = newest.reserved;
-        let mut shared = self.shared.lock();
-        if newest.count > 0 {
-            // A batch without events precedes a gap, and does not fill it.
-            shared.end = newest.end();
-        }
+        let mut guard = self.shared.lock();
+        let shared = &mut *guard;
         let segment = shared.segments.back_mut().expect("the active segment is the last one");
+        // A batch without events precedes a gap, and does not fill it.
+        for (header, _) in batches.iter().filter(|(header, _)| header.count > 0) {
+            segment.empty += header.first.0.saturating_sub(shared.end.max(segment.base).0);
+            shared.end = header.end();
+        }
         segment.bytes = active.offset;
         if has_grown {
             segment.index = Some(Arc::new(active.index.clone()));
@@ -446,9 +451,13 @@ impl TopicLog for SegmentLog {
 
     fn bounds(&self) -> LogBounds {
         let shared = self.shared.lock();
+        let gap_before = |segment: &Segment| segment.base.0.saturating_sub(segment.previous_end.0);
+        let between: u64 = shared.segments.iter().skip(1).map(gap_before).sum();
+        let within: u64 = shared.segments.iter().map(|segment| segment.empty).sum();
         LogBounds {
             first: shared.segments.front().map_or(shared.end, |oldest| oldest.base),
             end: shared.end,
+            empty: between + within,
             oldest_unix_ms: shared.segments.front().map(|oldest| oldest.unix_ms),
             bytes: shared.segments.iter().map(|segment| segment.bytes).sum(),
             segments: shared.segments.len(),

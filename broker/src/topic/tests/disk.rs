@@ -113,10 +113,16 @@ fn no_seq_is_reused_after_a_crash() {
     let topic = named(&topics, "t");
     assert!(topic.head() >= shown, "seqs below {shown} may have been seen");
     let next = topic.head().0;
+    // The numbers without an event are not counted.
+    assert_eq!(topic.stats().kept, 5);
     keep(&topic, &numbered(next..next + 2));
+    assert_eq!(topic.stats().kept, 7);
     let gap = format!("gap 6 {}", next - 1);
     let events: Vec<_> = expected(1..6).into_iter().chain(expected(next..next + 2)).collect();
     assert_eq!(replay(&topic, StartAt::First), (events, vec![gap]));
+    drop((topic, topics));
+    let topics = open(folder.path(), &Limits::default());
+    assert_eq!(named(&topics, "t").stats().kept, 7, "also after another crash");
     topics.close();
 }
 
