@@ -38,12 +38,16 @@ pub(crate) enum GroupOverview {
 }
 
 impl Overview {
-    /// Asks the broker.
+    /// Asks the broker: first each group, and then for what is not well, which is then as new as the
+    /// groups.
     pub(crate) async fn read(broker: &BrokerClient<'_>) -> Result<Self, Failure> {
-        let stats = broker.request(&Command::Stats).await?;
         let version = broker.client.hello().version.clone();
         let mut overview = Self { version, ..Self::default() };
-        for line in &stats.more {
+        for line in &broker.request(&Command::Stats).await?.more {
+            let Some(Ok(name)) = line.strip_prefix("group ").map(str::parse) else { continue };
+            overview.groups.extend(GroupOverview::read(broker, &name).await?);
+        }
+        for line in &broker.request(&Command::Stats).await?.more {
             match line.split_once(' ') {
                 Some(("problem", problem)) => {
                     // The first word is the severity.
@@ -54,10 +58,7 @@ impl Overview {
                 Some(("topic", topic)) => {
                     overview.topics.push(Received::parse(topic, TopicStatus::parse));
                 }
-                Some(("group", name)) => {
-                    let Ok(name) = name.parse() else { continue };
-                    overview.groups.extend(GroupOverview::read(broker, &name).await?);
-                }
+                Some(("group", _)) => {}
                 _ => {
                     for (key, value) in key_values(line) {
                         match key {

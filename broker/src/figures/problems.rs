@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use tidings_protocol::GroupName;
 use tidings_protocol::readable::{format_bytes, format_count, format_duration, plural};
+use tidings_queue::queries::figures::JobFigures;
 
 use super::snapshot::Snapshot;
 use crate::groups::{PublishedFigures, StopReason};
@@ -95,6 +96,7 @@ impl Snapshot {
         for (name, figures) in groups {
             let busy_s = figures.starved_since.map_or(0, |since| self.now.since(since) / 1000);
             problems.extend(group_problem(name, figures, busy_s));
+            problems.extend(figures.group.newest_jobs.iter().filter_map(paused_job));
             let dead = figures.group.dead_kept;
             if dead > 0 {
                 let sentence = format!("{} in group {name}.", plural(dead, "dead letter"));
@@ -186,6 +188,12 @@ fn group_problem(name: &GroupName, figures: &PublishedFigures, busy_s: u64) -> O
     } else {
         None
     }
+}
+
+fn paused_job(job: &JobFigures) -> Option<Problem> {
+    let JobFigures { name, is_paused, unfinished, .. } = job;
+    let sentence = format!("Job {name} is paused with {} unfinished.", plural(*unfinished, "URL"));
+    (*is_paused && *unfinished > 0).then(|| warn(sentence, format!("jobs/{name}")))
 }
 
 fn disk_problem(free: u64, reserve: u64) -> Option<Problem> {

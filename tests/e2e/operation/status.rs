@@ -25,26 +25,31 @@ fn status_says_what_is_not_well() {
     let mut worker = LineConnection::connect_client(server.address);
     assert!(worker.request("PUB new-url http://a.example/").starts_with("+OK"));
     wait_for_waiting_entries(&server, 1);
-    let wait_for = |sentence: &str| {
-        let is_first = || run_at(&server, &["status"]).stdout()[0] == sentence;
-        wait_until(sentence, || is_first().then_some(()));
-        run_at(&server, &["status"]).expect_code(1);
+    // At once: the sentence is as new as the numbers below it.
+    let expect = |sentence: &str| {
+        let status = run_at(&server, &["status"]).expect_code(1).stdout();
+        assert_eq!(status[0], sentence, "{status:#?}");
     };
-    wait_for("Group crawlers has 1 entry waiting, and no worker is connected.");
+    expect("Group crawlers has 1 entry waiting, and no worker is connected.");
     assert!(worker.request("GROUP set crawlers max-attempts=1").starts_with("+OK"));
     assert!(worker.request("GROUP pause crawlers").starts_with("+OK"));
-    wait_for("Group crawlers is paused with 1 entry waiting.");
+    expect("Group crawlers is paused with 1 entry waiting.");
     assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
     worker.send("GROUP resume crawlers\n");
     let task = std::iter::repeat_with(|| worker.read_line()).find(|line| line.starts_with("TASK "));
     let nack = format!("NACK {} reason=no_way\n", task.unwrap().split(' ').nth(1).unwrap());
     worker.send(nack);
     while !worker.read_line().starts_with("+OK crawlers:") {}
-    wait_for("1 dead letter in group crawlers.");
+    expect("1 dead letter in group crawlers.");
     let status = run_at(&server, &["status", "--json"]).expect_code(1).stdout().concat();
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["problems"], json!(["1 dead letter in group crawlers."]));
     assert_eq!(status["groups"][0]["dead-kept"], json!(1));
+    assert!(worker.request("JOB open docs").starts_with("+OK"));
+    assert!(worker.request("JOB pause docs").starts_with("+OK"));
+    assert!(worker.request("PUB new-url http://b.example/ job=docs").starts_with("+OK"));
+    wait_for_waiting_entries(&server, 1);
+    expect("Job docs is paused with 1 URL unfinished. 1 dead letter in group crawlers.");
 }
 
 #[test]

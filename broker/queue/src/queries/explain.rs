@@ -73,8 +73,8 @@ impl Group {
         let admitted = &entry.admitted;
         let state = match &entry.state {
             EntryState::Held(lease) => format!(
-                "processing member={:?} lease-ends-in={}{}",
-                lease.member,
+                "processing member={} lease-ends-in={}{}",
+                lease.member.short(),
                 time_until(lease.until, now),
                 if lease.request_over { " request=over" } else { "" }
             ),
@@ -150,7 +150,7 @@ impl Group {
             .map(|(member, id)| (member, self.frontier.get(id)))
             .filter(|(_, live)| Some(live.gate()) == gate)
             .map(|(member, live)| {
-                format!("in-flight {} member={member:?}", live.entry.admitted.text)
+                format!("in-flight {} member={}", live.entry.admitted.text, member.short())
             });
         let mut more: Vec<String> = holders.take(EXPLAINED_MAX).collect();
         more.extend(
@@ -221,6 +221,9 @@ impl Group {
             WaitReason::UnpublishedEvents
         } else if queue.in_flight() >= queue.parallel(self.config.parallel) {
             WaitReason::InFlight
+        } else if queue.has_waiting() && self.reason_of_jobs(queue) == WaitReason::JobPaused {
+            // It lasts longer than a rest.
+            WaitReason::JobPaused
         } else if queue.free_at() > now {
             match queue.rest_cause() {
                 RestCause::Delay => WaitReason::Delay,

@@ -60,6 +60,8 @@ pub struct JobFigures {
     pub name: JobName,
     /// Whether its current pass is done.
     pub is_done: bool,
+    /// Whether an operator has paused it.
+    pub is_paused: bool,
     /// URLs that only wait for a member.
     pub queued: u64,
     /// URLs of the pass that have no final result yet.
@@ -161,6 +163,7 @@ impl Group {
         JobFigures {
             name: job.name.clone(),
             is_done: job.state == JobState::Done,
+            is_paused: job.paused,
             queued: self.queued_of(job) as u64,
             unfinished: job.unfinished_count(),
             completed: job.counts.completed,

@@ -74,6 +74,7 @@ fn topic_figures(name: &str) -> TopicFigures {
         head: Seq(1),
         durable: Seq(1),
         first_kept: Seq(1),
+        kept: 0,
         bytes: 0,
         waiting_bytes: 0,
         batches: 0,
@@ -274,6 +275,7 @@ fn newest_jobs_of_each_group_have_series_and_those_that_are_not_done_come_first(
         let job = |number: u64| JobFigures {
             name: format!("j{number}").parse().unwrap(),
             is_done: number < 4,
+            is_paused: false,
             queued: 1,
             unfinished: 2,
             completed: number,

@@ -29,10 +29,18 @@ impl FiguresSchedule {
 impl GroupActor {
     /// Publishes the figures if they may have changed, at most once a second.
     pub(super) fn publish_figures(&mut self) {
-        let now = self.clock.now();
-        if !self.figures.is_stale || now < self.figures.next_at || self.is_deleted {
+        if self.clock.now() >= self.figures.next_at {
+            self.publish_figures_now();
+        }
+    }
+
+    /// Publishes the figures if they may have changed. Also before `GROUP show` is answered, so that
+    /// figures and problems that a client reads afterwards are not older than that answer.
+    pub(super) fn publish_figures_now(&mut self) {
+        if !self.figures.is_stale || self.is_deleted {
             return;
         }
+        let now = self.clock.now();
         (self.figures.is_stale, self.figures.next_at) = (false, now + INTERVAL_MS);
         let group = self.group.figures();
         let starved_since = self.figures.starved_since;

@@ -20,7 +20,7 @@ use tidings_protocol::{
     Code, JOB_DONE_TOPIC, JobName, MemberId, ProtocolError, Seq, TopicName, encode_task,
 };
 use tidings_queue::record::Decision;
-use tidings_queue::{Group, Input, JobOperation, Output, Requester, TaskMessage};
+use tidings_queue::{Group, GroupQuery, Input, JobOperation, Output, Requester, TaskMessage};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -402,6 +402,9 @@ impl GroupActor {
         match message {
             GroupMessage::Replies(inputs, mailbox) => self.handle_all(inputs, &mailbox),
             GroupMessage::Manage(input, mailbox) | GroupMessage::Wait(input, mailbox) => {
+                if matches!(input, Input::Query { query: GroupQuery::Group, .. }) {
+                    self.publish_figures_now();
+                }
                 self.handle(input, Some(&mailbox));
             }
             GroupMessage::Join(input, mailbox) => {
