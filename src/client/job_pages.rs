@@ -1,4 +1,4 @@
-//! The pages of a pass of a job, from the events on `page-ready`.
+//! Pages and their outcomes, from the events on `page-ready`.
 
 #![expect(clippy::disallowed_methods, reason = "waits for the last events with a time limit")]
 
@@ -7,8 +7,8 @@ use std::time::Duration;
 use tidings_client::{ClientError, Subscriber, SubscriberEvent, Subscription};
 use tidings_protocol::status::{PageStatus, TopicStatus};
 use tidings_protocol::{
-    Command, PAGE_READY_TOPIC, PassName, PassPages, Seq, StartAt, TopicAction, TopicCommand,
-    TopicName,
+    AttributeFilter, CanonicalUrl, Command, GroupName, PAGE_READY_TOPIC, PassName, PassPages, Seq,
+    StartAt, TopicAction, TopicCommand, TopicName,
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -52,12 +52,51 @@ pub(crate) struct KnownPages {
     pub(crate) has_events: bool,
 }
 
-/// Reads the events from the oldest to the newest one.
+/// Reads the events of a pass.
 pub(crate) async fn read(
     broker: &BrokerAddress,
     query: &PassQuery<'_>,
     console: &mut Console,
 ) -> Result<KnownPages, Failure> {
+    let mut found = PassPages::new(query.only_failed);
+    let add = |event: Option<&str>| {
+        if let Some(event) = event {
+            found.add(event);
+        }
+        query.is_complete(&found)
+    };
+    let (known_from, events) = scan(broker, query.of.filter(), console, add).await?;
+    Ok(KnownPages { pages: found.finish(), known_from, has_events: events > 0 })
+}
+
+/// The newest outcome of a page in a group; `None` if no event is kept of it.
+pub(crate) async fn newest(
+    broker: &BrokerAddress,
+    group: &GroupName,
+    url: &CanonicalUrl<'_>,
+    console: &mut Console,
+) -> Result<Option<PageStatus>, Failure> {
+    let condition = format!("group={group}");
+    let filter = AttributeFilter::parse([condition.as_str()]).expect("a name is a word");
+    let mut newest = None;
+    let add = |event: Option<&str>| {
+        let of_page = event.filter(|event| event.split(' ').next() == Some(url.as_str()));
+        newest = of_page.map(PageStatus::parse).or(newest.take());
+        true
+    };
+    scan(broker, filter, console, add).await?;
+    Ok(newest)
+}
+
+/// Passes each event to `add`, from the oldest to the newest one. `add` returns whether no other is
+/// expected, which is also asked without an event. Returns from which event on none is missing, and
+/// how many there were.
+async fn scan(
+    broker: &BrokerAddress,
+    filter: AttributeFilter,
+    console: &mut Console,
+    mut add: impl FnMut(Option<&str>) -> bool,
+) -> Result<(Seq, u64), Failure> {
     let failure = |error| manage::failure(broker, error);
     let topic: TopicName = PAGE_READY_TOPIC.parse().expect("a constant that is a name");
     let (connector, connection) = connection::open(broker, "tidings-job").await?;
@@ -66,11 +105,10 @@ pub(crate) async fn read(
     let TopicStatus { next, first, kept, .. } = TopicStatus::parse(&shown.ok);
     // Without events, the next one to arrive is a new one.
     let head = if kept == 0 { 0 } else { next.0 - 1 };
-    let subscription = Subscription::new(topic).from(StartAt::First).matching(query.of.filter());
+    let subscription = Subscription::new(topic).from(StartAt::First).matching(filter);
     let mut subscriber = Subscriber::new(connector, subscription).on(connection);
-    let mut found = PassPages::new(query.only_failed);
     let (mut at, mut events, mut known_from, mut deadline) = (0, 0, first, None);
-    while at < head || !query.is_complete(&found) {
+    while at < head || !add(None) {
         let next = subscriber.next();
         let event = if at < head {
             next.await
@@ -81,7 +119,7 @@ pub(crate) async fn read(
         };
         match event.map_err(failure)? {
             SubscriberEvent::Event { seq, payload } => {
-                found.add(&payload);
+                add(Some(&payload));
                 (at, events) = (seq.0, events + 1);
                 if events % EVENTS_PER_REDRAW == 0 {
                     console.progress(&format!("{} events read", format_count(events)));
@@ -97,5 +135,5 @@ pub(crate) async fn read(
         }
     }
     console.clear_progress();
-    Ok(KnownPages { pages: found.finish(), known_from, has_events: events > 0 })
+    Ok((known_from, events))
 }

@@ -9,11 +9,12 @@ use tidings_client::ClientError;
 use tidings_protocol::format_ms;
 #[cfg(feature = "top")]
 use tidings_protocol::status::WaitReason;
-use tidings_protocol::status::{GroupStatus, KeyStatus};
-use tidings_protocol::{CanonicalUrl, Code, Command, GroupAction};
+use tidings_protocol::status::{GroupStatus, KeyStatus, PageStatus};
+use tidings_protocol::{CanonicalUrl, Code, Command, GroupAction, PAGE_READY_TOPIC};
 use tidings_subscriber::sink::sqlite::{StoredResult, newest_result};
 
 use self::sentences::{Context, Explained};
+use crate::client::job_pages;
 use crate::client::manage::{self, BrokerClient, GroupFlag, OutputFlags};
 use crate::commands::group::command;
 use crate::flags::{DataFlag, address, of_existing_data, one_word};
@@ -37,7 +38,7 @@ A terminal shows sentences. A pipe gets the lines of the broker (EXPLAIN in PROT
 prints an object for each of them.
 
 The broker forgets finished pages. When it is the broker of the --data directory, the newest result
-of the URL is read from pages.db there.
+of the URL is read from pages.db there, else from the topic page-ready.
 
 Exit codes: 0 the broker knows it; 1 it neither waits nor is being fetched; 2 wrong usage.";
 
@@ -79,13 +80,15 @@ pub(crate) async fn run(args: ExplainArgs) -> Result<(), Failure> {
             };
             lines.iter().try_for_each(|line| console.line(line))
         }
-        Err(ClientError::Refused(error)) if error.code == Code::NotFound => match stored(&args)? {
-            Some(line) => {
-                console.line(&line)?;
-                Err(Failure::Unsuccessful)
-            }
-            None => Err(broker.failure(ClientError::Refused(error))),
-        },
+        Err(ClientError::Refused(error)) if error.code == Code::NotFound => {
+            let line = match stored(&args)? {
+                Some(line) => Some(line),
+                None => published(&args, &mut console).await,
+            };
+            let line = line.ok_or_else(|| broker.failure(ClientError::Refused(error)))?;
+            console.line(&line)?;
+            Err(Failure::Unsuccessful)
+        }
         Err(error) => Err(broker.failure(error)),
     }
 }
@@ -162,21 +165,43 @@ fn stored(args: &ExplainArgs) -> Result<Option<String>, Failure> {
             });
             return object.to_string();
         }
-        format!("{} {}; see {}", url.as_str(), in_words(&found), pages.display())
+        let StoredResult { fetched_at, outcome, status, error } = found;
+        let words = in_words(&outcome, status.map(u64::from), error.as_deref());
+        format!("{} {words} at {fetched_at}; see {}", url.as_str(), pages.display())
     }))
 }
 
-fn in_words(found: &StoredResult) -> String {
-    let result = match found.outcome.as_str() {
+/// One line about the newest outcome on `page-ready`, or an object. None without an event about the
+/// page, and for a client that may not read them.
+async fn published(args: &ExplainArgs, console: &mut Console) -> Option<String> {
+    let url = CanonicalUrl::parse(&args.what).ok()?;
+    let ExplainArgs { group, output, .. } = args;
+    let found = job_pages::newest(&output.broker.broker, &group.group, &url, console).await;
+    let PageStatus { outcome, status, error, .. } = found.ok()??;
+    if output.json {
+        let object = json!({
+            "what": url.as_str(), "state": "published", "outcome": outcome, "status": status,
+            "error": error,
+        });
+        return Some(object.to_string());
+    }
+    let error = error.map(|error| error.replace('_', " "));
+    let words = in_words(&outcome, status, error.as_deref());
+    Some(format!("{} {words}; see the topic {PAGE_READY_TOPIC}", url.as_str()))
+}
+
+fn in_words(outcome: &str, status: Option<u64>, error: Option<&str>) -> String {
+    let result = match outcome {
         "done" => "was fetched",
         "redirect" => "was fetched and redirects",
         "robots" => "was not fetched: robots.txt disallows it",
+        "scope" => "was not fetched: the crawler's rules exclude it",
         "trap" => "was not followed: it looks like a trap",
         "retry" => "failed and will be retried",
         _ => "failed",
     };
-    let status = found.status.map(|status| format!(" with status {status}")).unwrap_or_default();
-    let error = found.error.as_ref().filter(|_| found.outcome != "done");
+    let status = status.map(|status| format!(" with status {status}")).unwrap_or_default();
+    let error = error.filter(|_| outcome != "done");
     let error = error.map(|error| format!(" ({})", printable(error, ERROR_CHARS_MAX)));
-    format!("{result}{status} at {}{}", found.fetched_at, error.unwrap_or_default())
+    format!("{result}{status}{}", error.unwrap_or_default())
 }

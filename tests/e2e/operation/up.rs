@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tempfile::TempDir;
+
 use crate::support::line_connection::{FAREWELL, LineConnection};
 use crate::support::nc::run_nc;
 use crate::support::origin::{Origin, Site};
@@ -49,6 +51,13 @@ fn a_url_typed_into_netcat_becomes_a_stored_page() {
     assert!(failed[0].starts_with(&format!("{missing} failed with status 404")), "{failed:?}");
     let never = explain(&origin.url(0, "/p/5"));
     assert!(never.stdout().is_empty() && !never.stderr().is_empty(), "{never:?}");
+    // Of a broker elsewhere, the events about pages are read.
+    let elsewhere = TempDir::new().unwrap();
+    let words = ["explain", &url, "--broker", &up.address_text()];
+    assert_eq!(
+        run_tidings(elsewhere.path(), &words).expect_code(1).stdout(),
+        [format!("{url} was fetched with status 200; see the topic page-ready")]
+    );
 
     let ended = up.process.signal_and_finish("INT").expect_code(0);
     assert!(ended.elapsed < STOP_TIME_MAX, "{:?}", ended.elapsed);
@@ -197,7 +206,7 @@ fn a_port_in_use_is_reported_with_the_flag_to_change_it() {
 
 #[test]
 fn the_default_subcommand_is_up() {
-    let folder = tempfile::TempDir::new().unwrap();
+    let folder = TempDir::new().unwrap();
     let mut command = tidings_command(folder.path(), ["--listen", "127.0.0.1:0"]);
     let process = crate::support::process::Process::start(&mut command);
     process.wait_for_line_with("listening on 127.0.0.1:");
