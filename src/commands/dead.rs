@@ -2,16 +2,17 @@
 
 use clap::{ArgGroup, Args, Subcommand};
 use tidings_protocol::status::{ChangedEntriesStatus, ListEnd, TaskFields};
-use tidings_protocol::{GroupAction, JobName};
+use tidings_protocol::{DEFAULT_GROUP, GroupAction, JobName};
 
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags};
+use crate::client::overview::{GroupOverview, Overview};
 use crate::commands::group::command;
 use crate::commands::group::tasks::{self, EntryFilter, EntryState, or_dash};
 use crate::flags::broker::BrokerFlag;
 use crate::flags::confirmation::YesFlag;
 use crate::flags::one_word;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_count, plural};
+use crate::terminal::output::{Console, format_count, note, plural};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -109,7 +110,9 @@ pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
                     tasks::text(task),
                 ]
             })
-            .await
+            .await?;
+            note_other_groups(&args).await;
+            Ok(())
         }
         Dead::Retry(args) => apply(GroupAction::Retry, "retried", &args).await,
         Dead::Drop(DropArgs { select, yes }) => {
@@ -117,6 +120,24 @@ pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
                 yes.confirm(drop_question(&select)).await?;
             }
             apply(GroupAction::Drop, "dropped", &select).await
+        }
+    }
+}
+
+/// Below the list of the default group, names the others with dead letters that this client may see.
+async fn note_other_groups(args: &LsArgs) {
+    if args.group.group.as_str() != DEFAULT_GROUP {
+        return;
+    }
+    let Ok(broker) = BrokerClient::connect(&args.output.broker, NAME).await else { return };
+    let groups = Overview::read(&broker).await.map(|overview| overview.groups);
+    for group in groups.unwrap_or_default() {
+        if let GroupOverview::Sound(group) = group
+            && group.group != DEFAULT_GROUP
+            && group.dead_kept > 0
+        {
+            let (dead, name) = (plural(group.dead_kept, "dead letter"), &group.group);
+            note(&format!("group {name} has {dead}: tidings dead ls --group {name}"));
         }
     }
 }

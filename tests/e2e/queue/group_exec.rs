@@ -173,6 +173,12 @@ fn failed_events_are_retried_and_become_dead_letters() {
     let dead = run_json_at(&server, &["dead", "ls", "--group", "team"]);
     let last = json!("exit_code_3:_team_bad");
     assert_eq!((&dead[0]["url"], &dead[0]["last"]), (&json!("bad"), &last));
+    // Without a name it is the list of the default group.
+    let others = run_at(&server, &["dead", "ls"]).expect_code(0).stderr();
+    assert!(
+        others.contains("group team has 1 dead letter: tidings dead ls --group team"),
+        "{others}"
+    );
     let output = worker.signal_and_finish("TERM").expect_code(0);
     let mut printed = output.stdout();
     printed.sort();
