@@ -219,7 +219,10 @@ impl TaskWork<'_> {
                 _ => Ok(()),
             }
         };
-        let read = |record: &mut PageRecord| self.apply_content(record, content);
+        let read = |record: &mut PageRecord| match earlier {
+            EarlierRecord::Newest(last) if status == Some(304) => record.restore_unchanged(*last),
+            _ => self.apply_content(record, content),
+        };
         let record = Arc::new(record);
         finish(self.crawler, self.task, record, Some(hold), read, announce).await;
     }

@@ -110,6 +110,15 @@ fn each_item_is_published_and_fetched_once() {
         assert_eq!(value(event, "source"), feed);
         assert_eq!(fetched(item), 1, "requests for item {item}");
     }
+    // An unchanged feed is reported with what is known of it, as a page is.
+    let arguments = ["sub", "page-ready", "--from", "first", "--broker", &server.address_text()];
+    let sub = Process::start(&mut tidings_command(server.folder.path(), arguments));
+    let unchanged = sub.wait_for_line("an unchanged feed", |line| {
+        (line.starts_with(&feed) && line.contains(" status=304 ")).then(|| line.to_owned())
+    });
+    assert_eq!(value(&unchanged, "type"), "application/rss+xml");
+    assert_eq!(value(&unchanged, "hash").len(), 64, "{unchanged}");
+    assert_ne!(value(&unchanged, "bytes"), "0", "{unchanged}");
 }
 
 #[test]
