@@ -28,6 +28,7 @@ use tidings_protocol::ALPN;
 pub(crate) use self::certificate_name::certificate_name;
 use self::chain::Gap;
 use self::file_watch::FileWatch;
+use crate::clock::wall_unix_ms;
 
 /// The name of HTTP in the handshake (ALPN).
 const ALPN_HTTP: &[u8] = b"http/1.1";
@@ -203,6 +204,14 @@ fn load(config: &TlsConfig) -> Result<ListenerConfigs, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let key = Arc::new(certified_key(config, &provider)?);
     let not_after_unix_s = key.cert.first().and_then(chain::not_after_unix_s);
+    let now_s = wall_unix_ms().unsigned_abs() / 1_000;
+    if not_after_unix_s.is_some_and(|end_s| end_s < now_s) {
+        // Not an error: a broker that does not start would help nobody.
+        tracing::warn!(
+            "{} has expired; clients cannot connect until it is renewed",
+            config.cert.display()
+        );
+    }
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .expect("the provider knows the versions of TLS that rustls does");

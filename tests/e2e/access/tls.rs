@@ -258,6 +258,10 @@ fn status_says_when_the_certificate_expires() {
     let expires = || status().stdout()[0] == "The certificate expires in 4d 23h.";
     wait_until("the certificate to expire soon", || expires().then_some(()));
     status().expect_code(1);
+    authority.sign_with("broker", make_expired);
+    server.process.wait_for_line("the expiry", |line| {
+        line.contains("broker.pem has expired; clients cannot connect").then_some(())
+    });
 }
 
 #[test]
