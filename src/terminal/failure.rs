@@ -54,7 +54,7 @@ impl Failure {
             Self::Usage(text) | Self::Interrupted(text) | Self::BadValue { text, .. } => {
                 Some(text.clone())
             }
-            Self::Failed(error) => Some(format!("{error:#}")),
+            Self::Failed(error) => Some(one_line(error)),
         }
     }
 
@@ -67,6 +67,20 @@ impl Failure {
             Self::Interrupted(_) => ExitCode::from(130),
         }
     }
+}
+
+/// An error with its causes. Many errors of libraries already end with the text of their cause, which
+/// is not repeated.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        let reason = cause.rsplit(": ").next().unwrap_or_default();
+        if !line.ends_with(reason) {
+            line.push_str(": ");
+            line.push_str(&cause);
+        }
+    }
+    line
 }
 
 impl From<anyhow::Error> for Failure {
@@ -84,6 +98,16 @@ mod tests {
         let failure = Failure::from_output(io::ErrorKind::BrokenPipe.into());
         assert!(matches!(failure, Failure::OutputClosed));
         assert!(failure.text().is_none());
+    }
+
+    #[test]
+    fn no_cause_is_said_twice() {
+        let error = anyhow::anyhow!("Error code 26: file is not a database")
+            .context("file is not a database")
+            .context("pages.db: file is not a database");
+        assert_eq!(Failure::from(error).text().unwrap(), "pages.db: file is not a database");
+        let error = anyhow::anyhow!("not found").context("a.db").context("cannot read");
+        assert_eq!(Failure::from(error).text().unwrap(), "cannot read: a.db: not found");
     }
 
     #[test]

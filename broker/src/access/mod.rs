@@ -516,7 +516,7 @@ fn denied(pass: &Identity, what: &str) -> ProtocolError {
     }
     let text = format!(
         "{name} may not {what} without a valid token; log in with HELLO token=<token>, or by HTTP with \
-         Authorization: Bearer <token>"
+         Authorization: Bearer <token> (tokens begin with tdg_)"
     );
     ProtocolError::new(Code::Unauthenticated, text)
 }
