@@ -21,6 +21,7 @@ mod redirects;
 mod rendered;
 mod rendering;
 mod rendering_auto;
+mod replay;
 mod robots;
 mod scope;
 mod sessions;

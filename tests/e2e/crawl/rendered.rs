@@ -1,7 +1,6 @@
 //! Pages that a browser has rendered, in every sink; and their replay from a WARC file.
 
 use std::fs;
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
@@ -12,10 +11,9 @@ use super::outputs::write_script;
 use super::sinks::warc_urls;
 use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
 use crate::support::page_database;
-use crate::support::ports::free_address;
 use crate::support::postgres::Postgres;
 use crate::support::process::{Process, run_tidings, tidings_command};
-use crate::support::wait::wait_until;
+use crate::support::pywb::{self, Pywb};
 
 /// Its text and its link come from a script and its data.
 const PAGE: &str = "<title>Empty</title><main></main><script src=/app.js></script>";
@@ -147,31 +145,11 @@ fn a_page_whose_image_cannot_be_stored_is_fetched_again() {
 /// Replays both pages from WARC files with pywb, without the server that they come from.
 #[track_caller]
 fn replay(warc: &Path, page: &str, html: &str) {
-    let bin = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/venv/bin"));
-    let folder = TempDir::new().unwrap();
-    let manage = |arguments: &[&str]| {
-        let mut command = Command::new(bin.join("wb-manager"));
-        let ran = command.args(arguments).current_dir(&folder).output().unwrap();
-        assert!(ran.status.success(), "{ran:?}");
-    };
-    fs::write(folder.path().join("config.yaml"), "framed_replay: false").unwrap();
-    manage(&["init", "crawl"]);
-    for file in fs::read_dir(warc).unwrap().map(|file| file.unwrap().path()) {
-        if file.extension().is_some_and(|end| end == "gz") {
-            manage(&["add", "crawl", file.to_str().unwrap()]);
-        }
-    }
-    let address = free_address().to_string();
-    let mut command = Command::new(bin.join("wayback"));
-    let port = address.rsplit(':').next().unwrap();
-    command.args(["--bind", "127.0.0.1", "--port", port]).current_dir(&folder);
-    let _server = Process::start(&mut command);
-    wait_until("pywb to listen", || TcpStream::connect(&address).ok());
+    let archive = Pywb::serve(warc);
     let get = |url: &str| {
-        let url = format!("http://{address}/crawl/id_/{url}");
-        let got = Command::new("curl").args(["-sSfL", &url]).output().unwrap();
-        assert!(got.status.success(), "{url}: {got:?}");
-        String::from_utf8_lossy(&got.stdout).into_owned()
+        let (status, body) = pywb::get(&archive.url("", "id_", url));
+        assert_eq!(status, "200", "{url}");
+        body
     };
     // As the server sent it, and not as it was rendered.
     assert_eq!(get(page), PAGE);
@@ -182,7 +160,7 @@ fn replay(warc: &Path, page: &str, html: &str) {
     for page in [page, &format!("{page}next")] {
         let shown = Command::new("chromium-headless-shell")
             .args(["--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"])
-            .arg(format!("http://{address}/crawl/mp_/{page}"))
+            .arg(archive.url("", "mp_", page))
             .output()
             .unwrap();
         let shown = String::from_utf8_lossy(&shown.stdout).into_owned();

@@ -19,6 +19,7 @@ pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod prometheus;
+pub(crate) mod pywb;
 pub(crate) mod scripted_broker;
 pub(crate) mod seed;
 pub(crate) mod small_disk;

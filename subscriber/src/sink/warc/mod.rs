@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `request` | the head, as sent |
 //! | `response` | the head as received, and the body without its transfer coding, still with its content coding |
-//! | or `revisit` | the head only: the page is unchanged (304), or its body is in this output already |
+//! | or `revisit` | the head only: the body is in this output already |
+//! | or `revisit` | neither: the page is unchanged (304) |
 //! | for a rendered page: `request` and `response` (or `revisit`) | for each part that was requested with `GET`, except status 304; `WARC-Concurrent-To` of the response is that of the page |
 //! | `conversion` | the rendered HTML: `urn:rendered:<url>`. `WARC-Refers-To` is the response of the page, which readers replay |
 //! | `resource` | the image and the PDF: `urn:fullPage:<url>` (`image/png`) and `urn:pdf:<url>` |

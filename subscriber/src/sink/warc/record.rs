@@ -115,13 +115,15 @@ impl RecordWriter {
         let own_id = answer.as_ref().map(|answer| answer.id.clone());
         let own_id = own_id.as_deref();
         if let Some(answer) = &answer {
-            let unchanged = Some(record).filter(|record| record.report.status == Some(304));
             self.put_request(answer, out)?;
-            self.put_response(answer, (None, unchanged), out)?;
+            match record.last_unix_ms.filter(|_| record.report.status == Some(304)) {
+                Some(last_unix_ms) => self.put_unchanged(answer, last_unix_ms, out)?,
+                None => self.put_response(answer, None, out)?,
+            }
         }
         for part in &parts {
             self.put_request(part, out)?;
-            self.put_response(part, (own_id, None), out)?;
+            self.put_response(part, own_id, out)?;
         }
         if let Some(html) = &html {
             // With the URL of the page, it would be replayed in place of the response.
@@ -155,42 +157,49 @@ impl RecordWriter {
         put_record(header, head, out)
     }
 
-    /// `page_id`: the record of the page that this is a part of. `unchanged`: the page, if the
-    /// server has said so (304).
+    /// The server says that the page has not changed (304). The record has no block: readers replay
+    /// the head of a revisit, and a head with status 304 as an empty page.
+    fn put_unchanged(
+        &self,
+        answer: &Answer<'_>,
+        last_unix_ms: i64,
+        out: &mut WarcFile,
+    ) -> io::Result<()> {
+        let mut header = self.header("revisit", &answer.id, &answer.date(), answer.url);
+        header.put_some("WARC-IP-Address", answer.exchange.remote.map(|remote| remote.ip()));
+        header.put("WARC-Profile", NOT_MODIFIED);
+        header.put("WARC-Refers-To-Target-URI", answer.url);
+        header.put("WARC-Refers-To-Date", date(last_unix_ms));
+        put_record(header, &[], out)
+    }
+
+    /// `page_id`: the record of the page that this is a part of.
     fn put_response(
         &mut self,
         answer: &Answer<'_>,
-        (page_id, unchanged): (Option<&str>, Option<&PageRecord>),
+        page_id: Option<&str>,
         out: &mut WarcFile,
     ) -> io::Result<()> {
         let Answer { url, exchange, head, body, id } = answer;
         let is_whole = exchange.truncated.is_none();
         let original = self.seen.find(&body.hash).filter(|_| is_whole && body.len > 0);
-        let is_revisit = unchanged.is_some() || original.is_some();
-        let kind = if is_revisit { "revisit" } else { "response" };
+        let kind = if original.is_some() { "revisit" } else { "response" };
         let mut header = self.header(kind, id, &answer.date(), url);
         header.put_some("WARC-IP-Address", exchange.remote.map(|remote| remote.ip()));
         header.put_some("WARC-Concurrent-To", page_id);
-        if let Some(page) = unchanged {
-            header.put("WARC-Profile", NOT_MODIFIED);
-            header.put("WARC-Refers-To-Target-URI", url);
-            header.put_some("WARC-Refers-To-Date", page.last_unix_ms.map(date));
-        } else if let Some(original) = original {
+        if let Some(original) = original {
             header.put("WARC-Profile", IDENTICAL);
             header.put("WARC-Refers-To", &original.id);
             header.put("WARC-Refers-To-Target-URI", &original.url);
             header.put("WARC-Refers-To-Date", &original.date);
         }
         header.put("Content-Type", "application/http;msgtype=response");
-        if is_revisit {
-            if unchanged.is_none() {
-                header.put("WARC-Payload-Digest", &body.payload_digest);
-            }
+        header.put("WARC-Payload-Digest", &body.payload_digest);
+        if original.is_some() {
             header.put("WARC-Block-Digest", sha1(head));
             return put_record(header, head, out);
         }
         header.put_some("WARC-Truncated", exchange.truncated);
-        header.put("WARC-Payload-Digest", &body.payload_digest);
         header.put("WARC-Block-Digest", &body.block_digest);
         if is_whole && body.len > 0 {
             let original =
@@ -316,7 +325,9 @@ fn put_body(
 impl<'a> CapturedPage<'a> {
     /// Reads all bodies, so that nothing is written of a page that has lost one.
     fn read(record: &'a PageRecord) -> io::Result<Self> {
-        let exchange = record.exchange.as_ref();
+        // Without an original, status 304 would be replayed in place of an earlier response.
+        let is_lost = record.report.status == Some(304) && record.last_unix_ms.is_none();
+        let exchange = record.exchange.as_ref().filter(|_| !is_lost);
         let answer = exchange.map(|exchange| Answer::read(&record.report.url, exchange));
         let answer = answer.transpose()?;
         let mut captured = Self { answer, parts: Vec::new(), html: None, images: Vec::new() };
