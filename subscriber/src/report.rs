@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tidings_browser::visit::{PageError, Rendered};
 use tidings_documents::page::PageLink;
 use tidings_egress::http::Validators;
@@ -157,8 +158,8 @@ pub struct PageRecord {
     pub noindex: bool,
     /// The validators for a later conditional request.
     pub validators: Validators,
-    /// For an unchanged page: the time of the record that is confirmed, in milliseconds since 1970.
-    pub last_unix_ms: Option<i64>,
+    /// Where the body is, if outputs store bodies; of an unchanged page (304) as in its last record.
+    pub original: Option<Original>,
     /// The address of the server.
     pub remote: Option<SocketAddr>,
     /// In the order of the page.
@@ -289,6 +290,13 @@ pub struct KeepBodies {
     pub raw: bool,
     /// Decoded: [`PageRecord::body`].
     pub decoded: bool,
+}
+
+/// The fetch of a body that outputs have stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Original {
+    /// When the request was sent, in milliseconds since 1970: the date of its record in WARC files.
+    pub started_unix_ms: i64,
 }
 
 /// The request and the answer on the wire, for archives.

@@ -56,7 +56,7 @@ use self::warc::Warc;
 use self::writer::SinkWriter;
 use crate::figures::CrawlerFigures;
 use crate::program::Programs;
-use crate::report::{KeepBodies, PageId, PageRecord};
+use crate::report::{KeepBodies, Original, PageId, PageRecord};
 pub use crate::store_error::StoreError;
 use crate::store_error::{TroubleReporter, Troubles};
 
@@ -337,6 +337,12 @@ impl Sinks {
     /// Why pages cannot be stored at present.
     pub fn trouble(&self) -> Option<StoreError> {
         self.troubles.first()
+    }
+
+    /// Where the body of a page is after it is stored.
+    pub(crate) fn original_of(record: &PageRecord) -> Option<Original> {
+        let exchange = record.exchange.as_ref().filter(|_| record.report.status == Some(200))?;
+        Some(Original { started_unix_ms: exchange.started_unix_ms })
     }
 
     /// Waits until the sinks get into trouble or out of it; `was` tells whether there was trouble

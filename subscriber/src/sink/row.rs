@@ -76,6 +76,9 @@ pub(super) struct PageRow<'a> {
     /// The settings under which links were extracted, if not the defaults. Only in databases.
     #[serde(skip)]
     pub(super) reading: Option<Cow<'a, str>>,
+    /// Where the body is: [`Original`](crate::report::Original) as JSON. Only in databases.
+    #[serde(skip)]
+    pub(super) original: Option<Cow<'a, str>>,
 }
 
 /// For a line: no conditional request is made for such a page.
@@ -120,6 +123,10 @@ impl<'a> PageRow<'a> {
             nofollow: (!nofollow.is_empty()).then_some(nofollow),
             render: record.rendering.as_ref().map(RenderRow::of),
             reading: None,
+            original: record
+                .original
+                .as_ref()
+                .map(|original| serde_json::to_string(original).expect(JSON).into()),
         }
     }
 
@@ -169,6 +176,7 @@ impl<'a> PageRow<'a> {
             self.render.as_ref().map(|render| serde_json::to_string(render).expect(JSON)),
             self.item,
             self.source,
+            self.original,
         ])?;
         Ok(())
     }
@@ -219,6 +227,7 @@ impl PageRow<'static> {
             nofollow: nofollow.and_then(|nofollow| serde_json::from_str(&nofollow).ok()),
             render: render.and_then(|render| serde_json::from_str(&render).ok()),
             reading: some("reading")?,
+            original: added("original")?.map(Cow::Owned),
         })
     }
 

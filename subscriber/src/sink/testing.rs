@@ -41,7 +41,7 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
         canonical: Some("http://site.example/".to_owned()),
         noindex: false,
         validators: Validators { etag: Some("W/\"x\"".to_owned()), last_modified: None },
-        last_unix_ms: None,
+        original: None,
         remote: Some("192.0.2.1:80".parse().unwrap()),
         pass: Some(2),
         depth: Some(3),

@@ -26,7 +26,7 @@ use super::task::{TaskWork, error_report, milliseconds, pace};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
 use crate::report::{KeepBodies, PageOutcome, PageRecord};
 use crate::robots::RobotsRules;
-use crate::sink::{EarlierRecord, LastRecord};
+use crate::sink::{EarlierRecord, LastRecord, Sinks};
 use crate::spool::Spool;
 use crate::traps::{PageReading, Trap};
 use crate::worker::SITEMAPS_KIND;
@@ -240,6 +240,7 @@ impl TaskWork<'_> {
         }
         let mut record = self.task.record(self.page.as_str(), outcome, fetched, failure);
         record.report.duration = duration;
+        record.original = Sinks::original_of(&record);
         record
     }
 
@@ -265,7 +266,7 @@ impl TaskWork<'_> {
         let title = record.report.title.as_deref();
         let reading = PageReading { body: hash.as_bytes(), title, words, links: &record.links };
         // An unchanged page has no current session ids.
-        let reading = Some(&reading).filter(|_| record.last_unix_ms.is_none());
+        let reading = Some(&reading).filter(|_| record.report.status != Some(304));
         let found = self.crawler.traps.lock().learn_sessions(pass, &self.page, reading);
         for name in found {
             let site = self.page.authority();

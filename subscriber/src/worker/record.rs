@@ -105,7 +105,7 @@ impl Task {
             canonical: None,
             noindex: false,
             validators: fetched.validators,
-            last_unix_ms: None,
+            original: None,
             remote: fetched.remote,
             links: Vec::new(),
             exchange: fetched.exchange,
@@ -136,7 +136,7 @@ impl PageRecord {
         self.canonical = last.canonical;
         self.noindex = last.noindex;
         self.links = last.links;
-        self.last_unix_ms = Some(last.fetched_unix_ms);
+        self.original = last.original;
         let Self { validators, .. } = self;
         validators.etag = validators.etag.take().or(last.validators.etag);
         validators.last_modified =

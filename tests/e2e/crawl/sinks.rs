@@ -38,19 +38,25 @@ pub(crate) fn json_urls(text: &str) -> BTreeMap<String, u32> {
     urls
 }
 
-/// Lists the pages and checks the digest of every response.
+/// Lists the pages, and checks the digest of every response, and that every revisit refers to one.
 const READ_WARC_SCRIPT: &str = "
 import base64, hashlib, sys
 from warcio.archiveiterator import ArchiveIterator
+responses, revisited = set(), set()
 for path in sys.argv[1:]:
     with open(path, 'rb') as file:
         for record in ArchiveIterator(file, no_record_parse=False):
             raw = record.raw_stream.read()
+            of = record.rec_headers.get_header
             if record.rec_type == 'metadata':
-                print(record.rec_headers.get_header('WARC-Target-URI'))
+                print(of('WARC-Target-URI'))
             elif record.rec_type == 'response':
                 digest = 'sha1:' + base64.b32encode(hashlib.sha1(raw).digest()).decode()
-                assert digest == record.rec_headers.get_header('WARC-Payload-Digest')
+                assert digest == of('WARC-Payload-Digest')
+                responses.add((of('WARC-Target-URI'), of('WARC-Date')))
+            elif record.rec_type == 'revisit':
+                revisited.add((of('WARC-Refers-To-Target-URI'), of('WARC-Refers-To-Date')))
+assert revisited <= responses, revisited - responses
 ";
 
 /// How often each URL is in the WARC files of a folder; `warcio` must find no error in them.

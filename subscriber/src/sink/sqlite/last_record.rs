@@ -5,7 +5,6 @@
 use std::path::Path;
 use std::thread;
 
-use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
 use tidings_documents::page::PageLink;
 use tidings_egress::http::Validators;
@@ -13,7 +12,7 @@ use tidings_protocol::PageChange;
 use tokio::sync::{mpsc, oneshot};
 
 use super::url_fingerprint;
-use crate::report::{PageId, PageOutcome, PageRecord};
+use crate::report::{Original, PageId, PageOutcome, PageRecord};
 use crate::sink::{OpenError, STORE_BUSY_TIMEOUT};
 
 /// Look-ups of earlier records that wait. Tasks wait when the queue is full.
@@ -25,7 +24,7 @@ const LOOKUP_BATCH_MAX: usize = 128;
 /// after it. A URL has a row for each pass, of which the last 4 are compared: each costs a read.
 pub(super) const NEWEST: &str = "
     SELECT etag, last_modified, hash, rendered_hash, title, content_type, bytes, canonical, noindex, link_urls,
-        nofollow, fetched_at, reading IS ?4 AS has_same_links
+        nofollow, original, reading IS ?4 AS has_same_links
     FROM pages WHERE id = (SELECT id FROM (
         SELECT id, fetched_at FROM pages
         WHERE url_print = ?1 AND url = ?2 AND page <> ?3 AND outcome = 'done' AND hash IS NOT NULL
@@ -68,8 +67,8 @@ pub struct LastRecord {
     pub noindex: bool,
     /// In the order of the page; empty without validators.
     pub links: Vec<PageLink>,
-    /// The end of the answer, in milliseconds since 1970.
-    pub fetched_unix_ms: i64,
+    /// Where the body is, if an output has stored it.
+    pub original: Option<Original>,
 }
 
 /// The queue of the reader thread, which ends when this is dropped.
@@ -206,7 +205,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<LastRecord> {
         let hash: Option<String> = row.get(name)?;
         Ok::<_, rusqlite::Error>(hash.and_then(|hash| blake3::Hash::from_hex(hash).ok()))
     };
-    let fetched_at: String = row.get("fetched_at")?;
+    let original: Option<String> = row.get("original")?;
     Ok(LastRecord {
         validators,
         hash: hash("hash")?,
@@ -217,7 +216,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<LastRecord> {
         canonical: row.get("canonical")?,
         noindex: row.get("noindex")?,
         links,
-        fetched_unix_ms: fetched_at.parse().map_or(0, Timestamp::as_millisecond),
+        original: original.and_then(|original| serde_json::from_str(&original).ok()),
     })
 }
 

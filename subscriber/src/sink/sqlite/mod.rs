@@ -18,6 +18,7 @@
 //! | 5 | the table `bodies` |
 //! | 6 | the result of rendering a page: `rendered_hash` and `render` |
 //! | 7 | `item` and `source`; all fetched pages are in the index by URL |
+//! | 8 | `original`: where the body of a page is |
 //!
 //! `render` is an object with [these fields](super::rendered), NULL if rendering was not tried.
 
@@ -50,7 +51,7 @@ use crate::sink::STORE_BUSY_TIMEOUT;
 const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
 
 /// The version of the schema.
-pub const VERSION: i64 = 7;
+pub const VERSION: i64 = 8;
 
 /// The tables with digests.
 pub const SCHEMA: Schema = Schema { file: "pages.db", newest: VERSION, tables: &[PAGES, BODIES] };
@@ -93,6 +94,7 @@ const PAGES: Table = Table {
     added: &[
         AddedColumns { since: 6, names: &["rendered_hash", "render"] },
         AddedColumns { since: 7, names: &["item", "source"] },
+        AddedColumns { since: 8, names: &["original"] },
     ],
 };
 
@@ -144,6 +146,7 @@ pub(super) const CREATE: &str = "
         render TEXT,                    -- a JSON object: what a browser made of the page; NULL if none was asked
         item TEXT,                      -- of the event that announced the page
         source TEXT,                    -- of that event
+        original TEXT,                  -- a JSON object: where the body is; NULL if outputs store none
         digest INTEGER                  -- of the values, see `digest`; a program that changes a row sets it to NULL
     ) STRICT;
     CREATE INDEX pages_by_url ON pages (url_print) WHERE outcome = 'done'";
@@ -202,8 +205,11 @@ const FROM_V6: &str = "
     DROP INDEX IF EXISTS pages_by_url;
     CREATE INDEX pages_by_url ON pages (url_print) WHERE outcome = 'done'";
 
+const FROM_V7: &str = "ALTER TABLE pages ADD COLUMN original TEXT";
+
 /// The newest version that each of these migrates.
-const MIGRATIONS: [(i64, &str); 4] = [(2, FROM_V2), (3, FROM_V3), (5, FROM_V5), (6, FROM_V6)];
+const MIGRATIONS: [(i64, &str); 5] =
+    [(2, FROM_V2), (3, FROM_V3), (5, FROM_V5), (6, FROM_V6), (7, FROM_V7)];
 
 /// An open database.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::file::WarcFile;
 use super::seen_bodies::{OriginalRecord, SeenBodies};
-use crate::report::{Exchange, PageRecord};
+use crate::report::{Exchange, Original, PageRecord};
 use crate::sink::row::PageRow;
 use crate::sink::warc::WARC_CHUNK_BYTES;
 use crate::spool::Spool;
@@ -116,8 +116,8 @@ impl RecordWriter {
         let own_id = own_id.as_deref();
         if let Some(answer) = &answer {
             self.put_request(answer, out)?;
-            match record.last_unix_ms.filter(|_| record.report.status == Some(304)) {
-                Some(last_unix_ms) => self.put_unchanged(answer, last_unix_ms, out)?,
+            match record.original.as_ref().filter(|_| record.report.status == Some(304)) {
+                Some(original) => self.put_unchanged(answer, original, out)?,
                 None => self.put_response(answer, None, out)?,
             }
         }
@@ -162,14 +162,14 @@ impl RecordWriter {
     fn put_unchanged(
         &self,
         answer: &Answer<'_>,
-        last_unix_ms: i64,
+        original: &Original,
         out: &mut WarcFile,
     ) -> io::Result<()> {
         let mut header = self.header("revisit", &answer.id, &answer.date(), answer.url);
         header.put_some("WARC-IP-Address", answer.exchange.remote.map(|remote| remote.ip()));
         header.put("WARC-Profile", NOT_MODIFIED);
         header.put("WARC-Refers-To-Target-URI", answer.url);
-        header.put("WARC-Refers-To-Date", date(last_unix_ms));
+        header.put("WARC-Refers-To-Date", date(original.started_unix_ms));
         put_record(header, &[], out)
     }
 
@@ -326,7 +326,7 @@ impl<'a> CapturedPage<'a> {
     /// Reads all bodies, so that nothing is written of a page that has lost one.
     fn read(record: &'a PageRecord) -> io::Result<Self> {
         // Without an original, status 304 would be replayed in place of an earlier response.
-        let is_lost = record.report.status == Some(304) && record.last_unix_ms.is_none();
+        let is_lost = record.report.status == Some(304) && record.original.is_none();
         let exchange = record.exchange.as_ref().filter(|_| !is_lost);
         let answer = exchange.map(|exchange| Answer::read(&record.report.url, exchange));
         let answer = answer.transpose()?;

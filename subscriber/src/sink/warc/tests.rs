@@ -7,7 +7,7 @@ use flate2::write::GzEncoder;
 use tempfile::TempDir;
 
 use super::*;
-use crate::report::Exchange;
+use crate::report::{Exchange, Original};
 use crate::sink::testing::{body_of, folder, record, rendering, transient};
 use crate::sink::warc::WARC_CHUNK_BYTES;
 use crate::spool::Spools;
@@ -202,7 +202,8 @@ fn a_known_body_or_an_unchanged_page_is_a_revisit() {
     let mut warc = output.open(u64::MAX);
     warc.write(&batch([output.page(1, OK, Some(b"same")), output.page(2, OK, Some(b""))])).unwrap();
     let mut unchanged = output.page(5, "HTTP/1.1 304 Not Modified\nETag: x\n\n", None);
-    (unchanged.report.status, unchanged.last_unix_ms) = (Some(304), Some(1_600_000_000_000));
+    unchanged.report.status = Some(304);
+    unchanged.original = Some(Original { started_unix_ms: 1_600_000_000_000 });
     let mut wrong = output.page(7, "HTTP/1.1 304 Not Modified\n\n", None);
     wrong.report.status = Some(304);
     let mut torn = output.page(6, OK, Some(b"same"));
