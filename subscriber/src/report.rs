@@ -296,7 +296,10 @@ pub struct KeepBodies {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Original {
     /// When the request was sent, in milliseconds since 1970: the date of its record in WARC files.
-    pub started_unix_ms: i64,
+    pub started_unix_ms: Option<i64>,
+    /// The ids of the outputs that have the body.
+    #[serde(default)]
+    pub outputs: Vec<String>,
 }
 
 /// The request and the answer on the wire, for archives.

@@ -50,6 +50,10 @@ impl BodyCompressor {
         Self { is_on, refused: Vec::new() }
     }
 
+    pub(super) const fn is_on(&self) -> bool {
+        self.is_on
+    }
+
     /// The bytes of a page in a batch. Decoded bodies count, so they bound what is compressed
     /// before a transaction.
     pub(super) fn batch_bytes(&self, record: &PageRecord) -> usize {

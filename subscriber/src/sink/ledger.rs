@@ -22,6 +22,7 @@
 //! ```text
 //! tidings mark 1
 //! <position, in the words of the output>
+//! output <id>       made with the first mark
 //! <page>            any number of these
 //! end
 //! ```
@@ -49,12 +50,15 @@ const UNSETTLED_PAGES_MAX: usize = 64 * 1024;
 
 const FIRST_LINE: &str = "tidings mark 1";
 const LAST_LINE: &str = "end";
+const ID: &str = "output ";
 
 /// The pages of an output that may come again.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// The path of the mark; `None` for an output that ends with the process.
     mark: Option<PathBuf>,
+    /// The id of the output.
+    id: String,
     /// By page: the order of writing.
     pages: HashMap<PageId, u64>,
     /// By order of writing: the page.
@@ -71,7 +75,8 @@ impl Ledger {
     /// Reads the mark of an output. Returns also the position after which its pages must be read,
     /// if there is a mark.
     pub(super) fn open(mark: &Path) -> io::Result<(Self, Option<String>)> {
-        let mut ledger = Self { mark: Some(mark.to_owned()), ..Self::default() };
+        let id = format!("{:016x}", fastrand::u64(..));
+        let mut ledger = Self { mark: Some(mark.to_owned()), id, ..Self::default() };
         let text = match fs::read(mark) {
             Ok(text) => String::from_utf8_lossy(&text).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((ledger, None)),
@@ -84,10 +89,19 @@ impl Ledger {
             return Ok((ledger, None));
         };
         // A mark is never incomplete: it replaces the one before in one step.
-        for page in lines.take_while(|line| *line != LAST_LINE).filter_map(PageId::parse) {
-            ledger.insert(page);
+        for line in lines.take_while(|line| *line != LAST_LINE) {
+            match (line.strip_prefix(ID), PageId::parse(line)) {
+                (Some(id), _) => id.clone_into(&mut ledger.id),
+                (None, Some(page)) => ledger.insert(page),
+                (None, None) => {}
+            }
         }
         Ok((ledger, Some(position.to_owned())))
+    }
+
+    /// The id of the output, for as long as its mark exists.
+    pub(super) fn id(&self) -> &str {
+        &self.id
     }
 
     pub(super) fn contains(&self, page: &PageId) -> bool {
@@ -141,7 +155,7 @@ impl Ledger {
     /// Writes the mark: everything before this position is synced.
     pub(super) fn write(&mut self, position: &str) -> io::Result<()> {
         let Some(mark) = &self.mark else { return Ok(()) };
-        let mut text = format!("{FIRST_LINE}\n{position}\n");
+        let mut text = format!("{FIRST_LINE}\n{position}\n{ID}{}\n", self.id);
         for page in self.order.values() {
             writeln!(text, "{page}").expect("a String takes everything");
         }
@@ -175,8 +189,10 @@ mod tests {
         (0..5).for_each(|entry| ledger.insert(page(entry)));
         ledger.settle(&[page(1), page(3), page(9)]);
         ledger.write("123").unwrap();
+        let id = ledger.id().to_owned();
         let (ledger, position) = Ledger::open(&mark).unwrap();
         assert_eq!(position.as_deref(), Some("123"));
+        assert_eq!(ledger.id(), id);
         let known: Vec<_> = (0..6).filter(|entry| ledger.contains(&page(*entry))).collect();
         assert_eq!(known, [0, 2, 4]);
     }

@@ -17,6 +17,13 @@
 //! and the broker, or was returned because another sink failed; yet no sink may hold it twice. A
 //! database replaces the row. An append-only file skips the page: see `ledger.rs`. Such files
 //! contain final results only.
+//!
+//! # Conditional requests
+//!
+//! An unchanged page comes without its body (status 304). So validators are sent only if every
+//! output that stores bodies has the body of the last record. The record in `SQLite` says which
+//! outputs have it, and is written after they have synced it. An output that is created again, or
+//! added later, has an id that no record names.
 
 mod append;
 mod bodies;
@@ -205,6 +212,11 @@ trait Sink: Send {
         None
     }
 
+    /// The id of the output, if it stores bodies of pages. One that is created again has a new id.
+    fn body_output(&self) -> Option<String> {
+        None
+    }
+
     /// Closes the sink after the last page.
     fn close(&mut self) {}
 }
@@ -212,10 +224,13 @@ trait Sink: Send {
 /// All sinks of a crawler. The threads end when this is dropped and all pages are written.
 #[derive(Debug)]
 pub struct Sinks {
+    /// The database with earlier records is the last.
     writers: Vec<SinkWriter>,
     troubles: Troubles,
     /// Reads earlier records, if there is a database.
     lookup: Option<LastRecordReader>,
+    /// The ids of the outputs that store bodies.
+    body_outputs: Vec<String>,
     keep: KeepBodies,
     /// Whether a sink needs each decoded body as a file.
     need_files: bool,
@@ -252,13 +267,17 @@ impl Sinks {
             writers: Vec::new(),
             troubles: Troubles::default(),
             lookup: None,
+            body_outputs: Vec::new(),
             keep: KeepBodies::default(),
             need_files: false,
             programs: Programs::with_variables(context.exec_variables),
         };
         let mut closing = Vec::new();
+        let mut sinks: Vec<_> = sinks.iter().collect();
+        sinks.sort_by_key(|sink| matches!(sink, SinkConfig::Sqlite(_)));
         for sink in sinks {
             let sink = open.open_sink(sink, context)?;
+            open.body_outputs.extend(sink.body_output());
             let (writer, closed) =
                 SinkWriter::start(sink, open.troubles.reporter(), Arc::clone(&context.figures))?;
             open.writers.push(writer);
@@ -312,12 +331,16 @@ impl Sinks {
     /// Stores a page in place of an earlier attempt; returns once it is safe in every sink. Waits
     /// while a sink fails. If this is cancelled, the page may still be stored.
     pub async fn store(&self, record: &Arc<PageRecord>) -> Result<(), StoreError> {
-        let mut answers = Vec::with_capacity(self.writers.len());
-        for writer in &self.writers {
-            answers.push(writer.send(Arc::clone(record)).await?);
-        }
-        for answer in answers {
-            answer.await.unwrap_or_else(|_| Err(writer::writer_ended()))?;
+        let databases = usize::from(self.lookup.is_some());
+        let (others, database) = self.writers.split_at(self.writers.len() - databases);
+        for writers in [others, database] {
+            let mut answers = Vec::with_capacity(writers.len());
+            for writer in writers {
+                answers.push(writer.send(Arc::clone(record)).await?);
+            }
+            for answer in answers {
+                answer.await.unwrap_or_else(|_| Err(writer::writer_ended()))?;
+            }
         }
         Ok(())
     }
@@ -340,9 +363,19 @@ impl Sinks {
     }
 
     /// Where the body of a page is after it is stored.
-    pub(crate) fn original_of(record: &PageRecord) -> Option<Original> {
-        let exchange = record.exchange.as_ref().filter(|_| record.report.status == Some(200))?;
-        Some(Original { started_unix_ms: exchange.started_unix_ms })
+    pub(crate) fn original_of(&self, record: &PageRecord) -> Option<Original> {
+        let is_stored = record.report.status == Some(200) && !self.body_outputs.is_empty();
+        is_stored.then(|| Original {
+            started_unix_ms: record.exchange.as_ref().map(|exchange| exchange.started_unix_ms),
+            outputs: self.body_outputs.clone(),
+        })
+    }
+
+    /// Whether every output that stores bodies has that of this record.
+    pub(crate) fn have_body_of(&self, last: Option<&LastRecord>) -> bool {
+        let original = last.and_then(|last| last.original.as_ref());
+        let has = |output| original.is_some_and(|original| original.outputs.contains(output));
+        self.body_outputs.iter().all(has)
     }
 
     /// Waits until the sinks get into trouble or out of it; `was` tells whether there was trouble

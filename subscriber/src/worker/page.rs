@@ -26,7 +26,7 @@ use super::task::{TaskWork, error_report, milliseconds, pace};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
 use crate::report::{KeepBodies, PageOutcome, PageRecord};
 use crate::robots::RobotsRules;
-use crate::sink::{EarlierRecord, LastRecord, Sinks};
+use crate::sink::{EarlierRecord, LastRecord};
 use crate::spool::Spool;
 use crate::traps::{PageReading, Trap};
 use crate::worker::SITEMAPS_KIND;
@@ -58,7 +58,10 @@ impl TaskWork<'_> {
         let earlier = self.earlier_record().await;
         let last = earlier.newest().filter(|last| self.may_confirm(last));
         let validators = match &watch {
-            Some(watch) => Some(owned_validators(watch.validators())),
+            Some(watch) => {
+                let may_confirm = self.crawler.sinks.have_body_of(earlier.newest());
+                may_confirm.then(|| owned_validators(watch.validators()))
+            }
             None => last.map(|last| last.validators.clone()),
         };
         let wanted = self.crawler.sinks.keep();
@@ -240,7 +243,7 @@ impl TaskWork<'_> {
         }
         let mut record = self.task.record(self.page.as_str(), outcome, fetched, failure);
         record.report.duration = duration;
-        record.original = Sinks::original_of(&record);
+        record.original = self.crawler.sinks.original_of(&record);
         record
     }
 
@@ -335,7 +338,8 @@ impl TaskWork<'_> {
         }
         // It may have been stored by a crawler without a browser.
         let may_lack_content = mode == Render::Auto && last.links.len() < CONDITIONAL_LINKS_MIN;
-        !may_lack_content && !last.validators.is_empty()
+        let is_complete = !may_lack_content && self.crawler.sinks.have_body_of(Some(last));
+        is_complete && !last.validators.is_empty()
     }
 
     /// The sitemaps of the site, if enabled and if this page is a seed.

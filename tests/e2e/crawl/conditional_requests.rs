@@ -1,5 +1,6 @@
 //! Later passes and repeated crawls send conditional requests and download only what has changed.
 
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -119,4 +120,24 @@ fn a_repeated_crawl_downloads_only_changed_pages() {
     assert_eq!(crawl(&["--refetch"]), (all, 0));
     assert_eq!(crawl(&["--images"]), (all, 0));
     assert_eq!(crawl(&["--images"]), (all, all));
+
+    assert_eq!(crawl(&[]), (all, 0));
+    // An output that stores bodies gets them, whenever it is added. What it is then known to have
+    // is kept by crawls without it.
+    let warc: &[&str] = &["--sqlite", "--warc=warc/a"];
+    let outputs = [
+        warc,
+        &["--sqlite", "--warc=warc/b"],
+        &["--sqlite", "--warc=warc/a", "--exec=true"],
+        &["--sqlite", "--bodies"],
+        &["--sqlite", "--bodies", "--warc=warc/a"],
+    ];
+    for flags in outputs {
+        assert_eq!(crawl(flags), (all, 0), "{flags:?}");
+        assert_eq!(crawl(&[]), (all, all));
+        assert_eq!(crawl(flags), (all, all), "{flags:?}");
+    }
+    assert_eq!(crawl(warc), (all, all), "the last crawl had it, too");
+    fs::remove_dir_all(folder.path().join("warc")).unwrap();
+    assert_eq!(crawl(warc), (all, 0), "it was removed");
 }

@@ -19,6 +19,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use futures_util::future::join_all;
 use tokio::process::Command;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::ledger::Ledger;
 use super::{OpenError, Sink, StoreError};
@@ -126,6 +128,11 @@ impl Sink for Exec {
 
     fn ledger(&mut self) -> Option<&mut Ledger> {
         Some(&mut self.ledger)
+    }
+
+    fn body_output(&self) -> Option<String> {
+        let words: Vec<_> = self.words.iter().map(|word| word.as_bytes()).collect();
+        Some(format!("exec {:016x}", xxh3_64(&words.join(&0))))
     }
 }
 

@@ -3,6 +3,7 @@ use std::path::Path;
 
 use super::super::testing::{file_of, record, rendering, transient};
 use super::*;
+use crate::sink::{EarlierRecord, SinkConfig, SinkContext, Sinks};
 use crate::spool::Spools;
 
 /// A shell that runs this script.
@@ -61,6 +62,33 @@ fn a_program_gets_what_a_browser_made_of_a_page() {
     let mut exec = open(script);
     exec.write(&[Arc::new(record(2, 1))]).unwrap();
     assert!(exec.take_refused().is_empty());
+}
+
+#[test]
+fn a_page_that_a_program_refuses_has_no_earlier_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = shell(r#"test "$PAGE_ATTEMPT" = 2"#);
+    let sinks = [SinkConfig::Sqlite(folder.path().join("pages.db")), SinkConfig::Exec(program)];
+    let context = SinkContext {
+        agent: "",
+        extraction_mode: None,
+        exec_variables: &[],
+        bodies: false,
+        figures: Arc::default(),
+    };
+    let (sinks, _) = Sinks::open(&sinks, &context).unwrap();
+    let runtime = Builder::new_current_thread().build().unwrap();
+    let url = record(1, 1).report.url;
+    let earlier = || runtime.block_on(sinks.earlier_record(&url, &record(9, 1).page, true));
+    let mut page = record(1, 1);
+    page.original = sinks.original_of(&page);
+    runtime.block_on(sinks.store(&Arc::new(page))).unwrap_err();
+    assert_eq!(earlier(), EarlierRecord::Never);
+    let mut page = record(1, 2);
+    assert!(!sinks.have_body_of(None));
+    page.original = sinks.original_of(&page);
+    runtime.block_on(sinks.store(&Arc::new(page))).unwrap();
+    assert!(sinks.have_body_of(earlier().newest()));
 }
 
 #[test]

@@ -131,6 +131,9 @@ static UPSERT: LazyLock<String> = LazyLock::new(|| {
 const INSERT_BODY: &str = "
     INSERT INTO bodies (hash, encoding, bytes, body) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
 
+const BODIES_CREATED: &str = "
+    SELECT (extract(epoch FROM applied_at) * 1000000)::bigint FROM tidings_schema WHERE version = 2";
+
 /// The server's address and the login.
 #[derive(Clone, Debug)]
 pub struct PostgresConfig(Config);
@@ -216,6 +219,8 @@ pub(super) struct Postgres {
     /// Time limit for a batch and for a login.
     patience: Duration,
     bodies: BodyCompressor,
+    /// When the table of bodies was created, in microseconds since 1970.
+    bodies_created: i64,
 }
 
 /// A connection and the task that drives it.
@@ -243,9 +248,15 @@ impl Postgres {
         };
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(error.into()))?;
-        let connected = run_within(&runtime, patience, connect(config)).map_err(failed)?;
-        let config = config.clone();
-        Ok(Self { config, runtime, connected: Some(connected), patience, bodies })
+        let opening = async {
+            let connected = connect(config).await?;
+            let created = connected.client.query_one(BODIES_CREATED, &[]).await?.get(0);
+            Ok((connected, created))
+        };
+        let (connected, bodies_created) =
+            run_within(&runtime, patience, opening).map_err(failed)?;
+        let (config, connected) = (config.clone(), Some(connected));
+        Ok(Self { config, runtime, connected, patience, bodies, bodies_created })
     }
 
     fn upsert(&mut self, batch: &[Arc<PageRecord>]) -> Result<(), BoxError> {
@@ -279,6 +290,10 @@ impl Sink for Postgres {
 
     fn take_refused(&mut self) -> Vec<(PageId, String)> {
         self.bodies.take_refused()
+    }
+
+    fn body_output(&self) -> Option<String> {
+        self.bodies.is_on().then(|| format!("postgres {}", self.bodies_created))
     }
 
     fn close(&mut self) {

@@ -281,6 +281,10 @@ impl Sink for Sqlite {
         self.bodies.take_refused()
     }
 
+    fn body_output(&self) -> Option<String> {
+        self.bodies.is_on().then(|| "sqlite".to_owned())
+    }
+
     fn close(&mut self) {
         // The process that closes the file last cleans up, which a reader may not.
         if self.reader.take().is_some_and(|reader| reader.join().is_err()) {

@@ -170,6 +170,10 @@ impl Sink for Warc {
         Some(&mut self.ledger)
     }
 
+    fn body_output(&self) -> Option<String> {
+        Some(format!("warc {}", self.ledger.id()))
+    }
+
     fn close(&mut self) {
         let closed = self.write_mark().and_then(|()| {
             if self.file.has_pages() {

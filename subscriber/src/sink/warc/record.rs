@@ -169,7 +169,7 @@ impl RecordWriter {
         header.put_some("WARC-IP-Address", answer.exchange.remote.map(|remote| remote.ip()));
         header.put("WARC-Profile", NOT_MODIFIED);
         header.put("WARC-Refers-To-Target-URI", answer.url);
-        header.put("WARC-Refers-To-Date", date(original.started_unix_ms));
+        header.put_some("WARC-Refers-To-Date", original.started_unix_ms.map(date));
         put_record(header, &[], out)
     }
 

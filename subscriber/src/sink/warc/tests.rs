@@ -203,7 +203,8 @@ fn a_known_body_or_an_unchanged_page_is_a_revisit() {
     warc.write(&batch([output.page(1, OK, Some(b"same")), output.page(2, OK, Some(b""))])).unwrap();
     let mut unchanged = output.page(5, "HTTP/1.1 304 Not Modified\nETag: x\n\n", None);
     unchanged.report.status = Some(304);
-    unchanged.original = Some(Original { started_unix_ms: 1_600_000_000_000 });
+    unchanged.original =
+        Some(Original { started_unix_ms: Some(1_600_000_000_000), outputs: Vec::new() });
     let mut wrong = output.page(7, "HTTP/1.1 304 Not Modified\n\n", None);
     wrong.report.status = Some(304);
     let mut torn = output.page(6, OK, Some(b"same"));

@@ -80,6 +80,7 @@ fn start(has_ledger: bool) -> Teller {
         writers: vec![writer],
         troubles,
         lookup: None,
+        body_outputs: Vec::new(),
         keep: KeepBodies::default(),
         need_files: false,
         programs: Programs::default(),
