@@ -3,6 +3,7 @@
 mod citations;
 mod connections;
 mod examples;
+mod findings;
 mod internet;
 pub(crate) mod links;
 mod modules;
