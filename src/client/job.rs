@@ -81,6 +81,7 @@ pub(crate) struct JobRequest {
     /// Sorted and without duplicates: the order on the command line has no meaning.
     pub(crate) seeds: Vec<CanonicalUrl<'static>>,
     limits: JobLimits,
+    name: Option<JobName>,
 }
 
 impl JobRequest {
@@ -94,7 +95,13 @@ impl JobRequest {
         JobSettings::parse(settings).map_err(|error| error.text)?;
         seeds.sort_unstable();
         seeds.dedup();
-        Ok(Self { seeds, limits: bounds })
+        Ok(Self { seeds, limits: bounds, name: None })
+    }
+
+    /// The same with a name of the user's choice.
+    pub(crate) fn named(mut self, name: Option<JobName>) -> Self {
+        self.name = name;
+        self
     }
 
     /// The same with a rule for the pages that are rendered.
@@ -113,9 +120,12 @@ impl JobRequest {
         self.limits.max_pages
     }
 
-    /// `crawl-` and a hash of seeds, scope and limits. Stable, so that an interrupted command finds
-    /// its job again, also after an upgrade.
+    /// The chosen name; else `crawl-` and a hash of seeds, scope and limits. Stable, so that an
+    /// interrupted command finds its job again, also after an upgrade.
     pub(crate) fn name(&self) -> JobName {
+        if let Some(name) = &self.name {
+            return name.clone();
+        }
         let mut hasher = blake3::Hasher::new();
         // No URL and no setting contains a line end, so the lines are unambiguous.
         for seed in &self.seeds {

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tidings_protocol::RenderRule;
 use tidings_protocol::status::JobEnd;
+use tidings_protocol::{JobName, RenderRule};
 use tokio_util::sync::CancellationToken;
 
 use self::screen::{Screen, ScreenStyle};
@@ -70,6 +70,10 @@ pub(crate) struct CrawlArgs {
     /// Read more URLs from this file, one on each line; - reads standard input
     #[arg(long, value_name = "FILE")]
     seeds: Option<PathBuf>,
+
+    /// The name of the job; the same name continues it [default: from the URLs and the limits]
+    #[arg(long, value_name = "NAME")]
+    job: Option<JobName>,
 
     /// Follow links up to this many steps from the first URLs; 0 fetches only those [default: no
     /// limit]
@@ -163,7 +167,7 @@ impl CrawlArgs {
             max_time: self.max_time,
             render: None,
         };
-        JobRequest::new(seeds, bounds)
+        Ok(JobRequest::new(seeds, bounds)?.named(self.job.clone()))
     }
 
     fn screen(&self, request: &JobRequest) -> Screen {
@@ -172,8 +176,17 @@ impl CrawlArgs {
 }
 
 /// Flags about a job, which have no effect in a crawler without one.
-const JOB_FLAGS: [&str; 8] =
-    ["depth", "max-pages", "max-per-host", "max-time", "scope", "include", "exclude", "json"];
+const JOB_FLAGS: [&str; 9] = [
+    "job",
+    "depth",
+    "max-pages",
+    "max-per-host",
+    "max-time",
+    "scope",
+    "include",
+    "exclude",
+    "json",
+];
 
 /// Runs until the job is done, or until SIGINT or SIGTERM.
 pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
@@ -297,7 +310,8 @@ async fn run_embedded(
     let listen = Listen((Ipv4Addr::LOCALHOST, 0).into());
     let mut config = broker_config(listen, args.delay);
     // The directory belongs to this job alone, so that nothing else is fetched.
-    let queue = args.data.data.join("crawls").join(request.name().as_str());
+    let name = request.name();
+    let queue = args.data.data.join("crawls").join(name.as_str());
     config.data = Some(queue.clone());
     config.limits.connections_max = EMBEDDED_CONNECTIONS_MAX;
     let member = stack::set_own_member(&mut config);
@@ -317,6 +331,9 @@ async fn run_embedded(
     if let Some(http) = &http {
         screen.console.note(&http_line(http.address, false));
     }
+    if screen.console.shows_progress() {
+        screen.console.note(&format!("to steer it, add --broker {address} to another command"));
+    }
     let crawler = Crawler::start(crawling);
     let mut node = Stack { broker, crawler };
     let mut watch = JobWatch::open(address, request, screen.console.shows_progress());
@@ -335,7 +352,8 @@ async fn run_embedded(
         )));
     };
     // Rename first: a partly removed queue would look like one of an interrupted crawl.
-    let done = queue.with_extension("done");
+    // The name of a job begins with a letter or digit.
+    let done = queue.with_file_name(format!(".{name}.done"));
     // An earlier run may have left it.
     let _ = fs::remove_dir_all(&done);
     let removed = fs::rename(&queue, &done).and_then(|()| fs::remove_dir_all(&done));

@@ -258,8 +258,12 @@ fn detail_lines(tally: &CrawlTally) -> Vec<String> {
     if !failures.is_empty() {
         lines.push("failed   because of:".to_owned());
     }
-    for FailureCount { reason, count: n, example } in failures {
+    for FailureCount { reason, count: n, example, urls } in failures {
         lines.push(format!("  {:>7}  {reason} ({example})", format_count(*n)));
+        lines.extend(urls.iter().map(|url| format!("           {url}")));
+        if *n > urls.len() as u64 {
+            lines.push("           ..".to_owned());
+        }
     }
     lines
 }
@@ -289,7 +293,7 @@ fn tally_json(tally: &CrawlTally) -> Map<String, Value> {
     let reasons = tally
         .failures()
         .into_iter()
-        .map(|FailureCount { reason, count, .. }| json!({ "reason": reason, "count": count }));
+        .map(|FailureCount { reason, count, urls, .. }| json!({ "reason": reason, "count": count, "urls": urls }));
     let classes = tally.classes().map(|(class, n)| (class.replace(' ', "_"), n.into()));
     let mut figures = Map::new();
     figures.insert("outcomes".into(), json!(tally.outcomes()));
@@ -429,6 +433,7 @@ mod tests {
             "   1m 05s  b.example, 2 answers",
             "failed   because of:",
             "        1  connect-timeout (no connection in time)",
+            "           http://c.example/",
         ];
         let mut tally_of_all = tally(&reports);
         tally_of_all.record_page(&reports[1], Duration::from_secs(65));
@@ -486,7 +491,7 @@ mod tests {
                 { "host": "a.example", "answers": 1, "span_ms": 0 },
                 { "host": "b", "answers": 1, "span_ms": 0 },
             ],
-            "reasons": [{ "reason": "connect-timeout", "count": 1 }],
+            "reasons": [{ "reason": "connect-timeout", "count": 1, "urls": ["http://b/"] }],
         });
         assert_eq!(Value::Object(summary), expected);
     }

@@ -15,6 +15,10 @@ const HOSTS_MAX: usize = 10_000;
 /// The longest example of a failure, in characters.
 const EXAMPLE_CHARS_MAX: usize = 100;
 
+/// Failed pages that are named for each reason, and the longest URL of one, in characters.
+const FAILED_URLS_MAX: usize = 3;
+const URL_CHARS_MAX: usize = 200;
+
 /// The answers among which the slowest recent ones are found, and their greatest age.
 const RECENT_MAX: usize = 500;
 const RECENT: Duration = Duration::from_secs(15);
@@ -60,6 +64,8 @@ pub(crate) struct FailureCount {
     pub(crate) count: u64,
     /// The error of the first of them.
     pub(crate) example: String,
+    /// The URLs of the first ones.
+    pub(crate) urls: Vec<String>,
 }
 
 /// Pages that the crawler tried to render.
@@ -158,9 +164,13 @@ impl CrawlTally {
         let reason = report.reason.unwrap_or("unnamed");
         let failures = self.failures.entry(reason).or_insert_with(|| {
             let error = report.error.as_deref().unwrap_or_default();
-            FailureCount { reason, count: 0, example: printable(error, EXAMPLE_CHARS_MAX) }
+            let example = printable(error, EXAMPLE_CHARS_MAX);
+            FailureCount { reason, count: 0, example, urls: Vec::new() }
         });
         failures.count += 1;
+        if failures.urls.len() < FAILED_URLS_MAX {
+            failures.urls.push(printable(&report.url, URL_CHARS_MAX));
+        }
     }
 
     /// The number of finished pages, with any outcome.

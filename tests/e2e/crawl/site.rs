@@ -239,10 +239,11 @@ fn a_running_up_takes_the_job_and_publishes_job_done_once() {
     let seed = origin.url(0, "/p/0");
     for pass in 1..=2 {
         // Without --broker and --data, the same folder is enough.
-        let crawl = run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
+        let crawl = run_tidings(up.folder.path(), &["crawl", &seed, "--job", "docs"]);
+        let crawl = crawl.expect_code(0);
         assert!(crawl.stderr().contains(&up.address_text()), "{}", crawl.stderr());
         let event = done.read_line();
-        assert!(event.starts_with(&format!("MSG job-done {pass} ")), "{event}");
+        assert!(event.starts_with(&format!("MSG job-done {pass} docs ")), "{event}");
         for word in [format!("pass={pass}"), "completed=15".to_owned(), "result=done".to_owned()] {
             assert!(event.split(' ').any(|found| found == word), "{word} in {event}");
         }
