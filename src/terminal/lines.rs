@@ -4,7 +4,7 @@
 
 use std::io::{self, Read};
 
-use tidings_protocol::{LINE_BYTES_MAX, LineDecoder, LineItem};
+use tidings_protocol::{LINE_BYTES_MAX, LineDecoder, LineItem, PAYLOAD_BYTES_MAX};
 use tokio::sync::mpsc;
 
 /// The size of a chunk, and the number of chunks that may wait.
@@ -91,8 +91,9 @@ impl NumberedLines {
     }
 }
 
+/// An event may be a little shorter than a line, so the smaller limit is named for both.
 fn too_long() -> String {
-    format!("longer than {LINE_BYTES_MAX} bytes")
+    format!("longer than {PAYLOAD_BYTES_MAX} bytes")
 }
 
 fn control_byte() -> String {
