@@ -152,18 +152,46 @@ fn push_headers(text: &mut Vec<u8>, headers: &HeaderMap) {
     text.extend_from_slice(b"\r\n");
 }
 
-/// Finds the head of the final response in the received bytes: `1xx` responses may precede it, and
-/// part of its body may follow. `None` if it is incomplete.
-pub(super) fn final_head(mut bytes: &[u8]) -> Option<&[u8]> {
+/// Finds the head of the final response in the received bytes; part of its body may follow. `None`
+/// if it is incomplete.
+pub(super) fn final_head(bytes: &[u8]) -> Option<&[u8]> {
+    let bytes = &bytes[interim_bytes(bytes)..];
+    Some(&bytes[..head_end(bytes)?])
+}
+
+/// The length of what precedes the head of the final response: empty lines, and `1xx` responses.
+pub(super) fn interim_bytes(bytes: &[u8]) -> usize {
+    let mut start = 0;
     loop {
-        let end = head_end(bytes)?;
-        let (head, rest) = bytes.split_at(end);
-        let status = head.split(|byte| *byte == b' ').find(|word| word.len() == 3);
-        if status.is_none_or(|status| status[0] != b'1' || status == b"101") {
-            return Some(head);
+        let is_line_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+        start += bytes[start..].iter().take_while(is_line_end).count();
+        let Some(head_bytes) = head_end(&bytes[start..]) else { return start };
+        let status = bytes.get(start + "HTTP/1.1 ".len()..).unwrap_or_default();
+        if !status.starts_with(b"1") || status.starts_with(b"101") {
+            return start;
         }
-        bytes = rest;
+        start += head_bytes;
     }
+}
+
+/// Fails if a line of this head names a framing header, but `headers` lack it: the line is
+/// malformed. Another client may read it, and so see another end of the body.
+///
+/// The name counts without blanks, control characters and non-ASCII bytes.
+pub(super) fn check_framing(head: &[u8], headers: &HeaderMap) -> Result<(), Failure> {
+    for header in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
+        let is_header = |line: &&[u8]| {
+            let name = line.iter().take_while(|byte| **byte != b':');
+            let name = name.filter(|byte| byte.is_ascii_graphic()).map(u8::to_ascii_lowercase);
+            name.eq(header.as_str().bytes())
+        };
+        let lines = head.split(|byte| *byte == b'\n').filter(is_header).count();
+        if lines != headers.get_all(&header).iter().count() {
+            let text = format!("the head of the answer has a malformed {header} line");
+            return Err(Failure::new(Reason::BadHttp, text));
+        }
+    }
+    Ok(())
 }
 
 /// The position after the empty line. Lines end with LF, with or without CR.
@@ -217,6 +245,7 @@ mod tests {
             ("", ""),
             ("", "body\r\n\r\n"),
             ("HTTP/1.1 100 Continue\r\n\r\n", "x"),
+            ("\r\n\nHTTP/1.1 100\r\na: b c 200\r\n\r\n\r\n", "x"),
             ("HTTP/1.1 103 Early Hints\r\nlink: <x>\r\n\r\nHTTP/1.1 102 Processing\n\n", ""),
         ] {
             let came = format!("{before}{last}{after}");

@@ -65,7 +65,7 @@ impl HttpConnection {
         template: RequestTemplate,
     ) -> Result<Self, hyper::Error> {
         let Connection { stream, remote, protocol, .. } = connection;
-        let meter = Arc::new(ConnectionMeter::default());
+        let meter = Arc::new(ConnectionMeter::new(protocol));
         let io = TokioIo::new(MeteredStream::new(stream, Arc::clone(&meter)));
         let kind = match protocol {
             HttpProtocol::Http1 => {
@@ -76,6 +76,8 @@ impl HttpConnection {
                     .max_headers(HEADERS_MAX)
                     .allow_obsolete_multiline_headers_in_responses(true)
                     .allow_spaces_after_header_name_in_responses(true)
+                    // As in browsers. `WireCopy::check_framing` refuses what is not safe to ignore.
+                    .ignore_invalid_headers_in_responses(true)
                     .handshake(io)
                     .await?;
                 HttpState::One(Box::new(Http1 { sender, connection, ended: false }))
@@ -110,7 +112,7 @@ impl HttpConnection {
         request: Request<NoBody>,
         copies: bool,
     ) -> Result<(Response<Incoming>, Option<WireCopy>), Failure> {
-        self.meter.begin(copies && self.protocol() == HttpProtocol::Http1);
+        self.meter.begin();
         let answer = match &mut self.kind {
             HttpState::One(one) => one.send(request).await,
             HttpState::Http2 { sender, .. } => sender.send_request(request).await,
@@ -120,7 +122,13 @@ impl HttpConnection {
                 let text = format!("the answer has more than {HEADERS_MAX} headers");
                 Err(Failure::new(Reason::HeadTooLarge, text))
             }
-            Ok(answer) => Ok((answer, self.meter.head_received())),
+            Ok(answer) => {
+                let heads = self.meter.head_received();
+                if let Some(heads) = &heads {
+                    heads.check_framing(answer.headers())?;
+                }
+                Ok((answer, heads.filter(|_| copies)))
+            }
             Err(error) => Err(self.failure_of(&error, Reason::Reset)),
         }
     }

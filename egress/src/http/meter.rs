@@ -1,4 +1,4 @@
-//! Counts the bytes of a connection, and copies them if they are kept.
+//! Counts the bytes of a connection, and copies the heads of HTTP/1.1.
 
 use std::io;
 use std::pin::Pin;
@@ -7,13 +7,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::task::{Context, Poll, ready};
 
+use hyper::HeaderMap;
 use hyper::http::response;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::head::{final_head, response_text};
+use super::head::{check_framing, final_head, interim_bytes, response_text};
 use super::{BEFORE_HEAD_BYTES_MAX, HEAD_BYTES_MAX};
-use crate::connect::Stream;
+use crate::connect::{HttpProtocol, Stream};
+use crate::failure::Failure;
 
 /// A connection that counts its bytes.
 #[derive(Debug)]
@@ -33,9 +35,8 @@ pub(super) struct ConnectionMeter {
     before_head: AtomicBool,
     /// That limit was exceeded.
     overrun: AtomicBool,
-    /// `copy` is being filled.
-    is_copying: AtomicBool,
-    copy: Mutex<WireCopy>,
+    /// Filled until the head of the response has arrived. `None` for HTTP/2.
+    copy: Option<Mutex<WireCopy>>,
 }
 
 /// The bytes sent, and those received until shortly after the head of the response.
@@ -47,6 +48,12 @@ pub struct WireCopy {
 }
 
 impl WireCopy {
+    /// Fails if a malformed line, which was ignored, may frame the body. `headers` are those that
+    /// were read.
+    pub(super) fn check_framing(&self, headers: &HeaderMap) -> Result<(), Failure> {
+        check_framing(final_head(&self.received).unwrap_or_default(), headers)
+    }
+
     /// The head of the final response as it was received. For HTTP/2, the equivalent in HTTP/1.1.
     pub fn response_head(&self, head: &response::Parts) -> Vec<u8> {
         match final_head(&self.received) {
@@ -63,21 +70,25 @@ impl MeteredStream {
 }
 
 impl ConnectionMeter {
+    pub(super) fn new(protocol: HttpProtocol) -> Self {
+        let copy = (protocol == HttpProtocol::Http1).then(Mutex::default);
+        Self { copy, ..Self::default() }
+    }
+
     /// Starts a request.
-    pub(super) fn begin(&self, copies: bool) {
+    pub(super) fn begin(&self) {
         self.received.store(0, Relaxed);
         self.written.store(0, Relaxed);
         self.before_head.store(true, Relaxed);
-        if copies || self.is_copying.load(Relaxed) {
-            *self.copy.lock() = WireCopy::default();
-            self.is_copying.store(copies, Relaxed);
+        if let Some(copy) = &self.copy {
+            *copy.lock() = WireCopy::default();
         }
     }
 
     /// The head of the response has arrived. Returns the copy.
     pub(super) fn head_received(&self) -> Option<WireCopy> {
         self.before_head.store(false, Relaxed);
-        self.is_copying.swap(false, Relaxed).then(|| std::mem::take(&mut *self.copy.lock()))
+        self.copy.as_ref().map(|copy| std::mem::take(&mut *copy.lock()))
     }
 
     /// Whether no byte of a response has arrived.
@@ -104,16 +115,20 @@ impl ConnectionMeter {
             self.overrun.store(true, Relaxed);
             return Err(io::Error::other("too many bytes before the response"));
         }
-        if self.is_copying.load(Relaxed) {
-            self.copy.lock().received.extend_from_slice(bytes);
+        if let Some(copy) = &self.copy {
+            let received = &mut copy.lock().received;
+            received.extend_from_slice(bytes);
+            if received.len() > HEAD_BYTES_MAX {
+                received.drain(..interim_bytes(received));
+            }
         }
         Ok(())
     }
 
     fn send(&self, bytes: &[u8]) {
         self.written.fetch_add(bytes.len() as u64, Relaxed);
-        if self.is_copying.load(Relaxed) {
-            let sent = &mut self.copy.lock().sent;
+        if let Some(copy) = self.copy.as_ref().filter(|_| self.before_head.load(Relaxed)) {
+            let sent = &mut copy.lock().sent;
             let room = HEAD_BYTES_MAX.saturating_sub(sent.len());
             sent.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }

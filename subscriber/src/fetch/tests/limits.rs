@@ -261,8 +261,8 @@ async fn invalid_http_is_reported() {
         "garbage\r\n\r\n",
         "HTTP/0.9 200 OK\r\n\r\n",
         "HTTP/1.1 999999 No\r\n\r\n",
-        "HTTP/1.1 200 OK\r\nbad header\r\n\r\n",
         "HTTP/1.1 200 OK\r\nna\0me: x\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nna\rme: x\r\n\r\n",
         "<html>no head at all</html>\r\n\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnot hexadecimal\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nx",
@@ -306,6 +306,60 @@ async fn obsolete_header_syntax_is_read() {
     let fetched = fetch(&Origin::answering(answer).await).await;
     assert_eq!((&fetched.failure, fetched.bytes), (&None, 1));
     assert_eq!(fetched.content_type.as_deref(), Some("text/html"));
+}
+
+#[tokio::test]
+async fn a_malformed_header_line_is_ignored_unless_it_may_frame_the_body() {
+    let with_line = |line: &str| {
+        format!("HTTP/1.1 200 OK\r\nX: a\r\n{line}\r\nContent-Type: text/html\r\n\r\nx")
+    };
+    let length = "\r\nContent-Length: 1";
+    for line in [
+        "Set-Cookie: v=a\x01b; path=/",
+        "X: a\x7f",
+        "X Powered: y",
+        "X\tA: b",
+        "X-\u{e9}: a",
+        "\x0bX: a",
+        "no colon",
+        ": no name",
+        ":",
+        "(x): y",
+        "Content Length: 3",
+        "X: a\x01\r\n b: c\r\n\td\nY",
+        "X: a\r\n b\x01\r\n : c",
+        "X: transfer-encoding: chunked",
+    ] {
+        for line in
+            [line.to_owned(), line.to_owned() + length, format!("{}\r\n{line}", &length[2..])]
+        {
+            let fetched = fetch(&Origin::answering(with_line(&line)).await).await;
+            assert_eq!((&fetched.failure, fetched.bytes), (&None, 1), "{line:?}");
+            assert_eq!(fetched.content_type.as_deref(), Some("text/html"), "{line:?}");
+            assert_eq!(fetched.headers["x"], "a", "{line:?}");
+        }
+    }
+    for line in [
+        "Content-Length: 1\x01",
+        "Content-Length\x01: 1",
+        "Content-Length",
+        "Content-Length\u{a0}: 1",
+        "\x0bcontent-length: 1",
+        "Content-Length: 1\r\n \x01",
+        "X: a\x01\r\n Content-Length: 1",
+        "X: a\r\n Content-Length: 1",
+        "Transfer-Encoding: \x0bchunked",
+        "Transfer-Encoding\x0c : chunked",
+        "Transfer-\tEncoding: chunked",
+        "TRANSFER-ENCODING\r\n: chunked",
+    ] {
+        for line in [line.to_owned(), line.to_owned() + length] {
+            let fetched = fetch(&Origin::answering(with_line(&line)).await).await;
+            failed(&fetched, Reason::BadHttp, " line");
+        }
+    }
+    let nul = fetch(&Origin::answering(with_line("X: a\0b")).await).await;
+    failed(&nul, Reason::BadHttp, "invalid HTTP header");
 }
 
 #[tokio::test]
