@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::body::{Body as _, Incoming};
+use hyper::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use tokio::time::Instant;
 
 use super::DISCARDED_BODY_BYTES_MAX;
@@ -43,6 +44,9 @@ pub struct RawBody<C> {
     /// The permit for the address.
     permit: Option<AddressPermit>,
     incoming: Incoming,
+    /// Bytes that are missing of a body with a length, if only the end of the connection would end
+    /// it for hyper.
+    missing_bytes: Option<u64>,
     read_timeout: Duration,
     /// The destination of a copy.
     pub copy: Option<C>,
@@ -89,13 +93,14 @@ impl<C> RawBody<C> {
     pub(super) fn new(
         http: HttpConnection,
         permit: Option<AddressPermit>,
-        incoming: Incoming,
+        (headers, incoming): (&HeaderMap, Incoming),
         read_timeout: Duration,
     ) -> Self {
         let now = Instant::now();
         Self {
             http,
             permit,
+            missing_bytes: ignored_length(headers).filter(|_| !incoming.is_end_stream()),
             incoming,
             read_timeout,
             copy: None,
@@ -135,7 +140,7 @@ impl<C> RawBody<C> {
 
     /// The length that the server announced.
     fn announced_bytes(&self) -> Option<u64> {
-        self.incoming.size_hint().exact()
+        self.incoming.size_hint().exact().or(self.missing_bytes)
     }
 }
 
@@ -149,6 +154,10 @@ impl<C: BodyCopy> RawBody<C> {
 
     /// The next bytes; `None` at the end.
     async fn next(&mut self, timer: &mut RequestTimer<'_>) -> Result<Option<Bytes>, Failure> {
+        if self.missing_bytes == Some(0) {
+            self.has_ended = true;
+            return Ok(None);
+        }
         // Without this, a fast server could keep the task from yielding.
         tokio::task::consume_budget().await;
         let chunk = loop {
@@ -170,10 +179,18 @@ impl<C: BodyCopy> RawBody<C> {
                 Err(Elapsed) => (self.window_start, self.window_bytes) = (Instant::now(), 0),
             }
         };
-        let Some(chunk) = chunk else {
+        let Some(mut chunk) = chunk else {
+            if self.missing_bytes.is_some() {
+                let text = "body: the connection ended before the announced length";
+                return Err(Failure::new(Reason::Truncated, text));
+            }
             self.has_ended = true;
             return Ok(None);
         };
+        if let Some(missing) = &mut self.missing_bytes {
+            chunk.truncate(usize::try_from(*missing).unwrap_or(usize::MAX));
+            *missing -= chunk.len() as u64;
+        }
         self.last_read_at = Instant::now();
         self.bytes += chunk.len() as u64;
         self.window_bytes += chunk.len() as u64;
@@ -188,7 +205,7 @@ impl<C: BodyCopy> RawBody<C> {
 }
 
 impl<'a, C: BodyCopy> DecodedBody<'a, C> {
-    /// Fails for unknown encodings that were not requested.
+    /// Fails for encodings that were not requested.
     pub(super) fn open(
         raw: &'a mut RawBody<C>,
         headers: &HeaderMap,
@@ -282,6 +299,16 @@ impl<'a, C: BodyCopy> DecodedBody<'a, C> {
         self.raw.restart_timers();
         permit
     }
+}
+
+/// The length of a body with a `Transfer-Encoding` that is not `chunked`. hyper ignores it, as RFC
+/// 9112 says, and waits for the end of the connection; browsers use it.
+fn ignored_length(headers: &HeaderMap) -> Option<u64> {
+    let coding = headers.get_all(TRANSFER_ENCODING).iter().next_back()?.to_str().ok()?;
+    let is_chunked = coding.rsplit(',').next()?.trim().eq_ignore_ascii_case("chunked");
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let length = lengths.next()?.to_str().ok()?.parse().ok()?;
+    (!is_chunked && lengths.next().is_none()).then_some(length)
 }
 
 async fn reserve(

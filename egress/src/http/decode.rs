@@ -26,8 +26,24 @@ const CONTENT_ENCODINGS_MAX: usize = 2;
 /// The largest window of the zstd format, as a power of two: 8 MiB, which RFC 9659 requires of
 /// senders. It bounds the decoder's memory.
 pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
-/// Empty frames of the zstd format in a row: each costs more than its nine bytes.
-const ZSTD_EMPTY_FRAMES_MAX: u32 = 100;
+/// Members of gzip, or frames of the zstd format, without content in a row: each costs more than its
+/// bytes.
+const EMPTY_MEMBERS_MAX: u32 = 100;
+/// Codings that are not decoded: those that IANA lists, and some that are in use beside them.
+const UNSUPPORTED: &[&str] = &[
+    "aes128gcm",
+    "bzip2",
+    "compress",
+    "dcb",
+    "dcz",
+    "exi",
+    "lzma",
+    "pack200-gzip",
+    "sdch",
+    "x-bzip2",
+    "x-compress",
+    "xz",
+];
 
 /// Undoes the codings of a body, the last one first.
 pub(super) struct ContentDecoder {
@@ -42,12 +58,15 @@ struct DecodeStage {
     codec: Option<Box<dyn DecodeV2 + Send>>,
     /// Bytes that are not decoded yet.
     input: Bytes,
+    /// After the end of a member; another one may follow ..
     ended: bool,
+    /// .. unless other data did, which is ignored.
+    is_closed: bool,
     /// The largest window of past output; 0: almost none.
     window_bytes: usize,
     output_bytes: usize,
-    /// Consecutive empty frames.
-    empty_frames: u32,
+    /// Consecutive empty members.
+    empty_members: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,22 +78,23 @@ enum ContentCoding {
 }
 
 impl ContentDecoder {
-    /// `None` if the body is not encoded. Fails for unknown codings that were not requested.
+    /// `None` if the body is not encoded. Fails for codings that were not requested.
     pub(super) fn of(headers: &HeaderMap) -> Result<Option<Self>, Failure> {
         let mut stages = Vec::new();
         for value in headers.get_all(CONTENT_ENCODING) {
             for word in String::from_utf8_lossy(value.as_bytes()).split(',') {
                 let encoding = match word.trim().to_ascii_lowercase().as_str() {
-                    "" | "identity" | "none" => continue,
                     "gzip" | "x-gzip" => ContentCoding::Gzip,
                     "br" => ContentCoding::Brotli,
                     "zstd" => ContentCoding::Zstd,
                     "deflate" => ContentCoding::Deflate,
-                    other => {
-                        let other: String = other.escape_debug().take(40).collect();
+                    other if UNSUPPORTED.contains(&other) => {
                         let text = format!("content-encoding {other} is not supported");
                         return Err(Failure::new(Reason::Encoding, text));
                     }
+                    // `identity`, or no coding at all, such as a charset: the body is read as it
+                    // came, as in browsers.
+                    _ => continue,
                 };
                 if stages.len() == CONTENT_ENCODINGS_MAX {
                     let text = format!("more than {CONTENT_ENCODINGS_MAX} content-encodings");
@@ -121,8 +141,7 @@ impl ContentDecoder {
 
     /// Whether any further input is ignored.
     pub(super) fn has_ended(&self) -> bool {
-        // Several zstd frames may follow each other.
-        self.stages[0].ended && self.stages[0].encoding != ContentCoding::Zstd
+        self.stages[0].is_closed
     }
 
     /// The memory that it uses by now, apart from some dozens of KiB.
@@ -156,32 +175,28 @@ impl DecodeStage {
             codec: None,
             input: Bytes::new(),
             ended: false,
+            is_closed: false,
             window_bytes: 0,
             output_bytes: 0,
-            empty_frames: 0,
+            empty_members: 0,
         }
     }
 
     /// Decodes into `out` and returns the length; 0 if it needs more input.
     fn decode(&mut self, out: &mut [u8]) -> io::Result<usize> {
         loop {
-            if self.ended && self.encoding == ContentCoding::Zstd && !self.input.is_empty() {
-                // Several frames may follow each other.
-                self.ended = false;
-                self.empty_frames += 1;
-                if self.empty_frames > ZSTD_EMPTY_FRAMES_MAX {
-                    return Err(io::Error::other("too many empty frames"));
-                }
-                if let Some(codec) = &mut self.codec {
-                    codec.reinit()?;
-                }
-            }
+            let Some(&first) = self.input.first() else {
+                return Ok(if self.ended { 0 } else { self.drain(out) });
+            };
             if self.ended {
-                // Trailing data is ignored, as in browsers.
-                self.input.clear();
-                return Ok(0);
+                // Other trailing data is ignored, as in browsers.
+                self.is_closed |= !self.encoding.has_member_at(first);
+                if self.is_closed {
+                    self.input.clear();
+                    return Ok(0);
+                }
+                self.begin_member()?;
             }
-            let Some(&first) = self.input.first() else { return Ok(self.drain(out)) };
             if self.codec.is_none() {
                 self.window_bytes = self.encoding.window_bytes(first)?;
             }
@@ -193,13 +208,22 @@ impl DecodeStage {
             self.input.advance(read);
             if written > 0 {
                 self.output_bytes = self.output_bytes.saturating_add(written);
-                self.empty_frames = 0;
+                self.empty_members = 0;
                 return Ok(written);
             }
             if read == 0 && !self.ended {
                 return Err(io::Error::other("the decoder makes no progress"));
             }
         }
+    }
+
+    fn begin_member(&mut self) -> io::Result<()> {
+        self.ended = false;
+        self.empty_members += 1;
+        if self.empty_members > EMPTY_MEMBERS_MAX {
+            return Err(io::Error::other("too many empty members"));
+        }
+        self.codec.as_mut().map_or(Ok(()), |codec| codec.reinit())
     }
 
     /// Output that did not fit into `out` before.
@@ -223,6 +247,15 @@ impl ContentCoding {
             Self::Brotli => brotli_window_log(first)
                 .map(|log| 1 << log)
                 .ok_or_else(|| io::Error::other("the window is over the limit")),
+        }
+    }
+
+    /// Whether this byte, after the end of a member, begins another one.
+    fn has_member_at(self, first: u8) -> bool {
+        match self {
+            Self::Gzip => first == 0x1f,
+            Self::Zstd => true,
+            Self::Brotli | Self::Deflate => false,
         }
     }
 

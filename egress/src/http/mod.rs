@@ -174,12 +174,12 @@ impl HttpClient {
         if let Some(cookies) = &self.cookies {
             cookies.store(request.url, &head.headers, started);
         }
-        let body = RawBody::new(http, permit, incoming, self.read_timeout);
+        let body = RawBody::new(http, permit, (&head.headers, incoming), self.read_timeout);
         Ok(HttpResponse { head, copied, body })
     }
 
     /// Decodes a body. At most `wire_bytes_max` encoded bytes are read; the caller counts the
-    /// decoded ones. Fails for unknown encodings that were not requested.
+    /// decoded ones. Fails for encodings that were not requested.
     pub fn decode<'a, C: BodyCopy>(
         &'a self,
         body: &'a mut RawBody<C>,

@@ -9,7 +9,9 @@ use std::collections::HashSet;
 use tidings_protocol::{CanonicalUrl, UrlKey};
 
 use crate::feed::FeedReader;
-use crate::page::{PageContent, PageLink, PageReader, QUICK_BASE_BYTES_MAX, is_html};
+use crate::page::{
+    PageContent, PageLink, PageReader, QUICK_BASE_BYTES_MAX, is_html, is_media_type,
+};
 use crate::sitemap::{SITEMAP_URLS_MAX, SitemapReader};
 
 /// Bytes examined to find the type of a document that is not declared as HTML. A comment and a
@@ -69,6 +71,7 @@ impl DocumentReader {
     /// For a document with this `Content-Type` header, from this URL. `page` reads it if it is a
     /// page.
     pub fn new(content_type: Option<&str>, url: &CanonicalUrl, page: PageReader) -> Self {
+        let content_type = content_type.filter(|content_type| is_media_type(content_type));
         let page = Box::new(page);
         let state = if content_type.is_some_and(is_html) {
             DocumentState::Page(page)

@@ -38,7 +38,7 @@ use self::content_builder::ContentBuilder;
 pub use self::link_config::LinkConfig;
 use self::scanner::PageScanner;
 pub use self::signs::PageSigns;
-pub use self::values::essence;
+pub use self::values::{essence, is_media_type};
 
 /// .. if their base is at most this long. A link may need its base parsed, at some 12 ns a byte.
 pub(crate) const QUICK_BASE_BYTES_MAX: usize = 1024;

@@ -37,9 +37,23 @@ pub(super) fn is_page_relation(relations: &str) -> bool {
         && !has_word(relations, "stylesheet")
 }
 
-/// The media type without parameters.
+/// The media type without parameters, also if a blank or a comma precedes them, as in browsers.
 pub fn essence(content_type: &str) -> &str {
-    content_type.split(';').next().unwrap_or_default().trim()
+    content_type.trim().split([';', ',', ' ', '\t']).next().unwrap_or_default()
+}
+
+/// Whether a `Content-Type` names a type. Otherwise the document counts as one without a type (MIME
+/// Sniffing standard, section 7).
+pub fn is_media_type(content_type: &str) -> bool {
+    let essence = essence(content_type);
+    let is_unknown =
+        ["*/*", "unknown/unknown", "application/unknown"].contains(&&*essence.to_ascii_lowercase());
+    let is_token = |name: &str| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        !name.is_empty() && name.bytes().all(is_part)
+    };
+    let names = essence.split_once('/');
+    !is_unknown && names.is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype))
 }
 
 /// Whether a media type is that of a feed.

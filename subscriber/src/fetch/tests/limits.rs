@@ -47,7 +47,21 @@ async fn encoded_bodies_are_decoded() {
     let twice = encoded!(BrotliEncoder, &gzip);
     let frames = [encoded!(ZstdEncoder, &PAGE[..9]), encoded!(ZstdEncoder, &PAGE[9..])].concat();
     let trailing = [&*gzip, b"trailing garbage"].concat();
+    let empty = encoded!(GzipEncoder, b"");
+    let members = [&PAGE[..9], b"", &PAGE[9..]];
+    let mut packed = Vec::new();
+    for member in members {
+        packed.extend(encoded!(GzipEncoder, member));
+    }
+    let padded = [&*packed, &empty.repeat(50), &[0; 512]].concat();
     for (name, body) in [
+        ("gzip", packed),
+        ("gzip", padded),
+        ("UTF-8", PAGE.to_vec()),
+        ("aws-chunked, 8bit, binary", PAGE.to_vec()),
+        ("text/html", PAGE.to_vec()),
+        ("none", PAGE.to_vec()),
+        ("\u{e9}, gzip, chunked", gzip.clone()),
         ("gzip", gzip.clone()),
         ("X-GZIP", gzip.clone()),
         ("gzip", trailing),
@@ -76,13 +90,16 @@ async fn encodings_that_lie_or_are_unknown_are_failures() {
     let mut broken = encoded!(GzipEncoder, PAGE);
     let crc_at = broken.len() - 8;
     broken[crc_at] ^= 1;
+    let half = [encoded!(GzipEncoder, PAGE), b"\x1f no member".to_vec()].concat();
     for (encoding, body, says) in [
         ("gzip", PAGE, "body: "),
         ("br", PAGE, "body: "),
         ("zstd", PAGE, "body: "),
         ("deflate", PAGE, "body: "),
         ("gzip", &*broken, "body: "),
-        ("compress", PAGE, "content-encoding compress is not supported"),
+        ("gzip", &*half, "body: "),
+        ("Compress", PAGE, "content-encoding compress is not supported"),
+        ("gzip, x-bzip2", PAGE, "content-encoding x-bzip2 is not supported"),
         ("gzip, gzip, gzip", &*three, "more than 2 content-encodings"),
     ] {
         let answer = with_length(&format!("Content-Encoding: {encoding}\r\n"), body);
@@ -95,11 +112,12 @@ async fn an_encoded_body_that_ends_too_early_is_truncated() {
     let plain = PAGE.repeat(500);
     for (name, body) in [
         ("gzip", encoded!(GzipEncoder, &plain)),
+        ("gzip", encoded!(GzipEncoder, &plain).repeat(2)),
         ("br", encoded!(BrotliEncoder, &plain)),
         ("zstd", encoded!(ZstdEncoder, &plain)),
         ("deflate", encoded!(ZlibEncoder, &plain)),
     ] {
-        for length in [1, body.len() / 2, body.len() - 1] {
+        for length in [1, body.len() / 2 + 1, body.len() - 1] {
             let headers = format!("Content-Encoding: {name}\r\n");
             let answer = with_length(&headers, &body[..length]);
             failed(&fetch(&Origin::answering(answer).await).await, Reason::Truncated, "body: ");
@@ -153,12 +171,13 @@ async fn an_encoded_body_is_limited_as_received() {
     // Frames without content, and stored blocks of length 0.
     let frame: &[u8] = b"\x28\xb5\x2f\xfd\x00\x00\x01\x00\x00";
     let block: &'static [u8] = b"\x00\x00\x00\xff\xff".repeat(2000).leak();
-    let frames = with_length("Content-Encoding: zstd\r\n", &frame.repeat(50_000));
-    failed(
-        &fetch(&Origin::answering(frames).await).await,
-        Reason::Encoding,
-        "too many empty frames",
-    );
+    let empty = encoded!(GzipEncoder, b"");
+    for (encoding, member) in [("zstd", frame), ("gzip", &empty)] {
+        let headers = format!("Content-Encoding: {encoding}\r\n");
+        let members = with_length(&headers, &member.repeat(50_000));
+        let fetched = fetch(&Origin::answering(members).await).await;
+        failed(&fetched, Reason::Encoding, "too many empty members");
+    }
     let few = with_length("Content-Encoding: zstd\r\n", &frame.repeat(50));
     assert_eq!(fetch(&Origin::answering(few).await).await.failure, None);
 
@@ -397,6 +416,38 @@ async fn a_body_that_breaks_off_is_truncated() {
         let fetched = fetch(&Origin::answering(answer).await).await;
         failed(&fetched, Reason::Truncated, "body: ");
         assert_eq!(fetched.hash, None);
+    }
+}
+
+#[tokio::test]
+async fn a_length_counts_beside_a_transfer_encoding_that_is_not_chunked() {
+    for headers in [
+        "Transfer-Encoding: identity\r\nContent-Length: 34",
+        "Content-Length: 34\r\nTransfer-Encoding:",
+        "Transfer-Encoding: chunked\r\nContent-Length: 34\r\nTransfer-Encoding: x, identity",
+    ] {
+        let answer = |body: &[u8]| {
+            [format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n").as_bytes(), body].concat()
+        };
+        let whole = answer(&[PAGE, b"more"].concat());
+        // The server keeps the connection open.
+        let origin = Origin::start(move |mut stream| {
+            let whole = whole.clone();
+            async move {
+                read_head(&mut stream).await;
+                stream.write_all(&whole).await.unwrap();
+                let _ = stream.read(&mut [0; 1]).await;
+            }
+        })
+        .await;
+        let web = Fetcher::new(&config()).unwrap();
+        for connections in 1..=2 {
+            let fetched = web.page(&origin.url("/")).await;
+            assert_eq!((fetched.failure, fetched.hash), (None, Some(blake3::hash(PAGE))));
+            assert_eq!(origin.connections.load(SeqCst), connections);
+        }
+        let cut = fetch(&Origin::answering(answer(&PAGE[1..])).await).await;
+        failed(&cut, Reason::Truncated, "body: ");
     }
 }
 
