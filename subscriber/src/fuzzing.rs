@@ -35,7 +35,8 @@ fn robots(bytes: &[u8]) {
     assert_eq!(again.crawl_delay(), rules.crawl_delay());
     assert_eq!(again.excerpt(&excerpt), excerpt, "the excerpt of an excerpt differs");
     assert!(rules.memory_bytes() < 1 << 20);
-    for url in sitemaps(text) {
+    let robots_url = CanonicalUrl::parse("http://a.example/robots.txt").expect("a valid URL");
+    for url in sitemaps(text, &robots_url) {
         assert_eq!(CanonicalUrl::parse(url.as_str()).as_ref(), Ok(&url));
     }
 }

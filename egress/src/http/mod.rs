@@ -106,6 +106,8 @@ pub struct HttpResponse<C> {
     pub head: response::Parts,
     /// The copied bytes, if they were requested.
     pub copied: Option<WireCopy>,
+    /// The next request to this URL has other cookies.
+    pub cookies_changed: bool,
     /// The body.
     pub body: RawBody<C>,
 }
@@ -171,11 +173,13 @@ impl HttpClient {
         let started = SystemTime::now();
         let (http, permit, response, copied) = self.send_on_any(request, timer).await?;
         let (head, incoming) = response.into_parts();
-        if let Some(cookies) = &self.cookies {
-            cookies.store(request.url, &head.headers, started);
-        }
+        let cookies_changed = self.cookies.as_ref().is_some_and(|jar| {
+            let before = jar.header_for(request.url, started);
+            jar.store(request.url, &head.headers, started);
+            jar.header_for(request.url, started) != before
+        });
         let body = RawBody::new(http, permit, (&head.headers, incoming), self.read_timeout);
-        Ok(HttpResponse { head, copied, body })
+        Ok(HttpResponse { head, copied, cookies_changed, body })
     }
 
     /// Decodes a body. At most `wire_bytes_max` encoded bytes are read; the caller counts the

@@ -336,7 +336,7 @@ impl Parts {
     }
 
     async fn fetch_rules(&self, url: &CanonicalUrl<'_>) -> Result<RobotsRules, String> {
-        let robots = fetch_robots(&self.fetcher, url, self.timeout, |_, _| {}).await?;
+        let (_, robots) = fetch_robots(&self.fetcher, url, self.timeout, |_, _| {}).await?;
         Ok(RobotsRules::parse(&robots, &self.token))
     }
 }

@@ -74,20 +74,20 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
         write_row(&mut text, "robots.txt", &format!("{url} ({line})"));
     });
     match robots.await {
-        Ok(robots) => write_decision(&mut text, &page, product_token(&config.agent), &robots),
+        Ok(robots) => write_decision(&mut text, &page, product_token(&config.agent), robots),
         Err(error) => write_row(&mut text, "allowed", &format!("no: {error}")),
     }
     Ok(text)
 }
 
 /// Requests the robots.txt of a page as the crawler would. `see` gets each URL, and the result of
-/// its request in words. Returns the text, which is empty if there is none.
+/// its request in words. Returns the last URL, and the text, which is empty if there is none.
 pub(super) async fn fetch_robots(
     fetcher: &Fetcher,
     page: &CanonicalUrl<'_>,
     timeout: Duration,
     mut see: impl FnMut(&CanonicalUrl<'_>, &str),
-) -> Result<Vec<u8>, String> {
+) -> Result<(CanonicalUrl<'static>, Vec<u8>), String> {
     let mut url = page.join("/robots.txt").map_err(|error| error.to_string())?;
     let mut hops = 0;
     loop {
@@ -98,8 +98,8 @@ pub(super) async fn fetch_robots(
         let answer = response.robots_response(&url, hops);
         see(&url, &describe_response(&response, &answer));
         (url, hops) = match answer {
-            RobotsResponse::Text(text) => return Ok(text.to_vec()),
-            RobotsResponse::Missing => return Ok(Vec::new()),
+            RobotsResponse::Text(text) => return Ok((url, text.to_vec())),
+            RobotsResponse::Missing => return Ok((url, Vec::new())),
             RobotsResponse::Redirect(target) => (target, hops + 1),
             RobotsResponse::Unreachable(failure) => {
                 let is_transient = failure.is_transient();
@@ -126,11 +126,16 @@ fn describe_response(fetched: &Fetched, answer: &RobotsResponse<'_>) -> String {
     }
 }
 
-fn write_decision(text: &mut String, page: &CanonicalUrl<'_>, token: &str, robots: &[u8]) {
-    let rules = RobotsRules::parse(robots, token);
+fn write_decision(
+    text: &mut String,
+    page: &CanonicalUrl<'_>,
+    token: &str,
+    (robots_url, robots): (CanonicalUrl<'_>, Vec<u8>),
+) {
+    let rules = RobotsRules::parse(&robots, token);
     let decision = rules.decide(page.path_and_query());
     let why = match decision.line {
-        Some(line) => format!("by the line `{}`", display_line(robots, line)),
+        Some(line) => format!("by the line `{}`", display_line(&robots, line)),
         None => "no line matches".to_owned(),
     };
     let allowed = if decision.allowed { "yes" } else { "no" };
@@ -138,7 +143,7 @@ fn write_decision(text: &mut String, page: &CanonicalUrl<'_>, token: &str, robot
     if let Some(delay) = rules.crawl_delay() {
         write_row(text, "crawl-delay", &format!("{} s", delay.as_secs_f64()));
     }
-    let sitemaps = sitemaps(robots);
+    let sitemaps = sitemaps(&robots, &robots_url);
     if !sitemaps.is_empty() {
         write_row(text, "sitemaps", &plural(sitemaps.len() as u64, "sitemap"));
     }

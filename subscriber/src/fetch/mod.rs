@@ -116,6 +116,8 @@ pub struct Fetched {
     pub content_type: Option<String>,
     /// The target of a redirect, as the server sent it.
     pub location: Option<String>,
+    /// The next request to this URL has other cookies.
+    pub cookies_changed: bool,
     /// How long the server asks clients to wait.
     pub retry_after: Option<Duration>,
     /// For the next, conditional request.
@@ -275,7 +277,8 @@ impl Fetcher {
             error.failure
         })?;
         let remote = response.remote();
-        let http::HttpResponse { head, copied, body: mut raw } = response;
+        let http::HttpResponse { head, copied, cookies_changed, body: mut raw } = response;
+        fetched.cookies_changed = cookies_changed;
         if let Some(copied) = copied {
             fetched.exchange = Some(record_exchange(copied, &head, remote, started));
         }

@@ -194,15 +194,15 @@ pub fn display_line(text: &[u8], line: Range<usize>) -> String {
     shown
 }
 
-/// The first sitemaps that a robots.txt names: absolute URLs, without repeats.
-pub fn sitemaps(text: &[u8]) -> Vec<CanonicalUrl<'static>> {
+/// The first sitemaps that the robots.txt at this URL names, without repeats.
+pub fn sitemaps(text: &[u8], robots_url: &CanonicalUrl<'_>) -> Vec<CanonicalUrl<'static>> {
     let mut sitemaps = Vec::new();
     for line in lines(within_limit(text)).filter(|line| line.key == LineKey::Sitemap) {
         if sitemaps.len() == ROBOTS_SITEMAPS_MAX {
             break;
         }
-        let url = std::str::from_utf8(line.value).ok();
-        let url = url.and_then(|url| CanonicalUrl::parse(url).ok()).map(CanonicalUrl::into_owned);
+        let link = std::str::from_utf8(line.value).ok().filter(|link| !link.is_empty());
+        let url = link.and_then(|link| robots_url.join(link).ok());
         sitemaps.extend(url.filter(|url| !sitemaps.contains(url)));
     }
     sitemaps

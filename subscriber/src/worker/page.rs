@@ -97,9 +97,13 @@ impl TaskWork<'_> {
     ) {
         let (outcome, failure) = classify(&self.page, &mut fetched, is_conditional);
         let mut hold = rest_of(&fetched, rules);
+        if outcome == PageOutcome::Redirect && self.return_with_cookies(&fetched, hold).await {
+            return;
+        }
         let is_same = is_conditional && fetched.status == Some(304);
-        let may_render =
-            outcome == PageOutcome::Done && is_page(&fetched) && self.render_mode() != Render::No;
+        let may_render = outcome == PageOutcome::Done
+            && is_page(&mut fetched)
+            && self.render_mode() != Render::No;
         if may_render && Box::pin(self.return_for_browser(&fetched, hold)).await {
             return;
         }
@@ -156,6 +160,17 @@ impl TaskWork<'_> {
         self.settle_redirect(&mut record);
         let record = Arc::new(record);
         finish(self.crawler, self.task, record, Some(hold), read, ready(Ok(()))).await;
+    }
+
+    /// Returns the task without counting an attempt if its page redirects to itself and has set
+    /// cookies: such a site shows the page to clients that return them. `false`: it is another
+    /// redirect, or the group allows this attempt no further request. Without a job, such a
+    /// redirect is followed as a task of its own.
+    async fn return_with_cookies(&self, fetched: &Fetched, hold: KeyRest) -> bool {
+        let is_gate = fetched.cookies_changed
+            && self.task.spec.job.is_some()
+            && fetched.location.as_deref() == Some(self.page.as_str());
+        is_gate && self.return_for_page(hold, None).await
     }
 
     /// Handles the answer for a watched feed: new items are announced before the task is answered.

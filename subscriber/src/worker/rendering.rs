@@ -13,7 +13,8 @@ use tidings_browser::process::{LaunchError, Launcher};
 use tidings_browser::visit::{Answer, Fetch, Load, Page, PageError, Rendered, Request};
 use tidings_browser::{Browsers, BrowsersTask};
 use tidings_client::ReplyOutcome;
-use tidings_documents::page::{PageContent, is_html};
+use tidings_documents::document::DocumentReader;
+use tidings_documents::page::PageContent;
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{CanonicalUrl, KeyRest, Render, RetryMode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -257,7 +258,6 @@ impl TaskWork<'_> {
 }
 
 /// Whether a response is a page that a browser shows.
-pub(super) fn is_page(fetched: &Fetched) -> bool {
-    let is_html = fetched.content_type.as_deref().is_none_or(is_html);
-    is_html && fetched.status != Some(304) && fetched.page.is_some()
+pub(super) fn is_page(fetched: &mut Fetched) -> bool {
+    fetched.status != Some(304) && fetched.page.as_mut().is_some_and(DocumentReader::is_page)
 }

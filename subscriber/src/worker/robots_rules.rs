@@ -40,7 +40,7 @@ impl Crawler {
         // Rules of an older copy, which stay in force during an outage, are stored already.
         let was_read = remember.iter().any(|remember| remember.kind == RobotsRecord::COPY);
         if self.config.fetch.links.sitemaps && was_read {
-            let sitemaps = sitemaps(&fetched.text);
+            let sitemaps = sitemaps(&fetched.text, requested.0);
             let lines: Vec<_> = sitemaps.iter().map(CanonicalUrl::as_str).collect();
             let until = unix_ms() / 1000 + 2 * ROBOTS_FRESH.as_secs();
             self.state.store(SITEMAPS_KIND, page.origin(), lines.join("\n").into(), until);

@@ -323,7 +323,13 @@ impl TaskWork<'_> {
         let Some(failure) = failure.filter(|failure| failure.reason == Reason::Storage) else {
             return false;
         };
-        let nack = self.task.nack_again(self.page.as_str(), hold, Some(failure_report(failure)));
+        self.return_for_page(hold, Some(failure_report(failure))).await
+    }
+
+    /// Returns the task for another request to its page, without counting an attempt. `false`: the
+    /// group refused that, and the task is still held.
+    pub(super) async fn return_for_page(&self, hold: KeyRest, report: Option<TaskReport>) -> bool {
+        let nack = self.task.nack_again(self.page.as_str(), hold, report);
         let refused = self.crawler.reply(&[], &nack).await;
         !matches!(&refused, ReplyOutcome::Refused(refusal) if refusal.code != Code::Stale)
     }

@@ -9,6 +9,7 @@ mod feeds;
 mod host_rules;
 mod hostile_servers;
 mod keep_alive;
+mod odd_responses;
 mod outputs;
 mod page_changes;
 mod politeness;

@@ -1,8 +1,8 @@
 //! Recognises the kind of a document (page, sitemap or feed) and reads its links.
 //!
-//! A document with an HTML content type is read as a page. For any other, the first bytes decide,
-//! because servers send sitemaps and feeds as `text/xml`, `application/rss+xml`,
-//! `application/gzip`, `text/plain` or without a type.
+//! The first bytes decide, because servers send sitemaps and feeds as `text/xml`,
+//! `application/rss+xml`, `application/gzip`, `text/plain`, `text/html` or without a type. A document
+//! with an HTML content type is a page unless it is clearly one of them.
 
 use std::collections::HashSet;
 
@@ -12,10 +12,10 @@ use crate::feed::FeedReader;
 use crate::page::{
     PageContent, PageLink, PageReader, QUICK_BASE_BYTES_MAX, is_html, is_media_type,
 };
-use crate::sitemap::{SITEMAP_URLS_MAX, SitemapReader};
+use crate::sitemap::{SITEMAP_URLS_MAX, SitemapReader, has_sitemap_root};
 
-/// Bytes examined to find the type of a document that is not declared as HTML. A comment and a
-/// style sheet may come before the first element of a feed.
+/// Bytes examined to find the type of a document. A comment and a style sheet may come before the
+/// first element of a feed.
 const DOCUMENT_SNIFF_BYTES: usize = 2 * 1024;
 /// Bytes of all URLs of a sitemap: 160 for each.
 const SITEMAP_LINKS_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -72,12 +72,7 @@ impl DocumentReader {
     /// page.
     pub fn new(content_type: Option<&str>, url: &CanonicalUrl, page: PageReader) -> Self {
         let content_type = content_type.filter(|content_type| is_media_type(content_type));
-        let page = Box::new(page);
-        let state = if content_type.is_some_and(is_html) {
-            DocumentState::Page(page)
-        } else {
-            DocumentState::Head(Vec::new(), page)
-        };
+        let state = DocumentState::Head(Vec::new(), Box::new(page));
         let content_type = content_type.map(str::to_owned);
         Self { content_type, url: url.as_str().to_owned(), head: Vec::new(), state }
     }
@@ -114,6 +109,12 @@ impl DocumentReader {
         }
     }
 
+    /// Whether it is a page, after its last bytes were read.
+    pub fn is_page(&mut self) -> bool {
+        self.detect_kind();
+        matches!(self.state, DocumentState::Page(_))
+    }
+
     /// Whether [`DocumentReader::finish`] may block other tasks for too long.
     pub fn finish_may_block(&self) -> bool {
         match &self.state {
@@ -121,7 +122,9 @@ impl DocumentReader {
                 page.finish_may_block() || self.url.len() > QUICK_BASE_BYTES_MAX
             }
             // A compressed document may be long.
-            DocumentState::Head(head, _) => head.starts_with(&[0x1f, 0x8b]),
+            DocumentState::Head(head, _) => {
+                head.starts_with(&[0x1f, 0x8b]) || self.url.len() > QUICK_BASE_BYTES_MAX
+            }
             DocumentState::Sitemap(_) | DocumentState::JsonFeed(_) => true,
             DocumentState::Other => false,
         }
@@ -235,7 +238,7 @@ impl LinkCollector {
     }
 }
 
-/// The kind of a document without an HTML content type, by its first bytes.
+/// The kind of a document by its first bytes.
 fn sniff(head: &[u8], content_type: Option<&str>) -> DocumentKind {
     if head.starts_with(&[0x1f, 0x8b]) {
         return DocumentKind::Sitemap;
@@ -248,15 +251,21 @@ fn sniff(head: &[u8], content_type: Option<&str>) -> DocumentKind {
         .collect();
     let text = text.trim_ascii_start();
     let has = |word: &str| memchr::memmem::find(text, word.as_bytes()).is_some();
-    let is_list = text.starts_with(b"http://") || text.starts_with(b"https://");
+    let is_declared_page = content_type.is_some_and(is_html);
+    let is_list = (text.starts_with(b"http://") || text.starts_with(b"https://"))
+        && !(is_declared_page && has("<"));
     let roots =
         ["<urlset", "<sitemapindex", "<rss", "<feed", ":rdf", ":urlset", ":sitemapindex", ":feed"];
     let is_markup = text.starts_with(b"<") && !has("<html") && !has("<!doctype html");
-    if is_list || is_markup && roots.iter().any(|root| has(root)) {
+    let has_root = || {
+        roots.iter().any(|root| has(root))
+            && (!is_declared_page || has_sitemap_root(head, content_type))
+    };
+    if is_list || is_markup && has_root() {
         DocumentKind::Sitemap
     } else if text.starts_with(b"{") && has("jsonfeed.org/version/") {
         DocumentKind::JsonFeed
-    } else if content_type.is_none() {
+    } else if content_type.is_none_or(is_html) {
         // A document without a type counts as a page, as in wget.
         DocumentKind::Page
     } else {

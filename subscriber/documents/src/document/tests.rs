@@ -56,6 +56,15 @@ fn the_kind_of_a_document_is_recognised() {
         (Some("application/feed+json"), json),
         (Some("text/plain"), list),
         (None, list),
+        (Some("text/html"), sitemap),
+        (Some("application/xhtml+xml"), sitemap),
+        (Some("text/html; charset=utf-8"), rss),
+        (Some("text/html"), rdf),
+        (Some("text/html"), atom),
+        (Some("text/html"), json),
+        (Some("text/html"), list),
+        (Some("text/html"), "<p><a href='1'>a feed of feeds: <feed> <rss> x:feed</a>"),
+        (Some("text/html"), "http://a.example/ moved <a href='1'>here</a>"),
     ];
     for (content_type, body) in table {
         assert_eq!(
@@ -67,7 +76,9 @@ fn the_kind_of_a_document_is_recognised() {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(sitemap.as_bytes()).unwrap();
     let gzip = gzip.finish().unwrap();
-    assert_eq!(links(Some("application/gzip"), &gzip), ["http://a.example/x/1"]);
+    for content_type in ["application/gzip", "text/html"] {
+        assert_eq!(links(Some(content_type), &gzip), ["http://a.example/x/1"]);
+    }
 }
 
 #[test]

@@ -187,6 +187,16 @@ impl ContentBuilder {
         }
     }
 
+    /// Handles a `Refresh` header, which is not relative to `<base>` either.
+    pub(super) fn refresh_header(&mut self, value: &str, url: &CanonicalUrl<'_>) {
+        let mut text = String::new();
+        let target = refresh_target(value).filter(|_| self.header_links < HEADER_LINKS_MAX);
+        if let Some(Ok(target)) = target.map(|target| url.join_into(target, &mut text)) {
+            self.header_links += 1;
+            self.add_link(target.as_str(), false);
+        }
+    }
+
     /// Whether resolving the links may take long.
     pub(super) fn resolve_may_block(&self) -> bool {
         let base_bytes = self.base.as_ref().map_or(0, String::len);

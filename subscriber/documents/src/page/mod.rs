@@ -163,7 +163,7 @@ partial_debug!(PageReader {});
 
 impl PageReader {
     /// For the page of a response. Of its headers, with names in any case, `Content-Type`,
-    /// `PageLink` and `X-Robots-Tag` matter. `url` is where the page was found.
+    /// `PageLink`, `Refresh` and `X-Robots-Tag` matter. `url` is where the page was found.
     pub fn new<'h>(
         url: &CanonicalUrl<'_>,
         headers: impl IntoIterator<Item = (&'h str, &'h [u8])>,
@@ -179,6 +179,8 @@ impl PageReader {
                 header_encoding = header_encoding.or_else(|| charset::from_content_type(&value()));
             } else if is("link") {
                 builder.link_header(&value(), url);
+            } else if is("refresh") {
+                builder.refresh_header(&value(), url);
             } else if is("x-robots-tag") {
                 builder.robots_header(&value());
             }

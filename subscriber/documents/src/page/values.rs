@@ -64,7 +64,7 @@ pub(super) fn is_feed(content_type: &str) -> bool {
         .any(|feed| kind.eq_ignore_ascii_case(feed))
 }
 
-/// The target of a `<meta http-equiv=refresh>` such as `5; url='there'` (HTML standard, 4.2.5.3);
+/// The target of a `<meta http-equiv=refresh>`, or of the header `Refresh`, such as `5; url='there'` (HTML standard, 4.2.5.3);
 /// `None` if it is invalid, or the page itself.
 pub(super) fn refresh_target(content: &str) -> Option<&str> {
     let is_space = |c: char| c.is_ascii_whitespace();

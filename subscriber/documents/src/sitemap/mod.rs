@@ -240,18 +240,41 @@ impl SitemapDocument {
     }
 }
 
+/// Whether the first element of a document is that of a sitemap or an XML feed.
+pub(crate) fn has_sitemap_root(head: &[u8], content_type: Option<&str>) -> bool {
+    let mut root = None;
+    let mut take = |token: MarkupToken<'_>| {
+        if let MarkupToken::Open(tag) = token {
+            root.get_or_insert_with(|| SitemapKind::of_root(tag.name));
+        }
+    };
+    let mut markup = MarkupReader::new(content_type);
+    markup.feed(head, &mut take);
+    markup.finish(&mut take);
+    root.flatten().is_some()
+}
+
+impl SitemapKind {
+    fn of_root(name: &str) -> Option<Self> {
+        Some(match local_name(name).to_ascii_lowercase().as_str() {
+            "urlset" => Self::Urlset,
+            "sitemapindex" => Self::Index,
+            "rss" | "rdf" => Self::Rss,
+            "feed" => Self::Atom,
+            _ => return None,
+        })
+    }
+}
+
 impl RootElement {
     fn take(&mut self, token: MarkupToken<'_>, found: &mut EntryOutput, each: EntrySink<'_>) {
         if let (Self::Pending, MarkupToken::Open(tag)) = (&*self, &token) {
-            let (root, kind) = match local_name(tag.name).to_ascii_lowercase().as_str() {
-                "urlset" => (Self::Sitemap(Box::default()), Some(SitemapKind::Urlset)),
-                "sitemapindex" => (Self::Sitemap(Box::default()), Some(SitemapKind::Index)),
-                "rss" | "rdf" => (Self::Feed(Box::default()), Some(SitemapKind::Rss)),
-                "feed" => (Self::Feed(Box::default()), Some(SitemapKind::Atom)),
-                _ => (Self::Other, None),
+            found.summary.kind = SitemapKind::of_root(tag.name);
+            *self = match found.summary.kind {
+                Some(SitemapKind::Urlset | SitemapKind::Index) => Self::Sitemap(Box::default()),
+                Some(SitemapKind::Rss | SitemapKind::Atom) => Self::Feed(Box::default()),
+                Some(SitemapKind::Text) | None => Self::Other,
             };
-            *self = root;
-            found.summary.kind = kind;
         }
         match self {
             Self::Pending | Self::Other => {}

@@ -51,6 +51,15 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
+    /// An authority whose certificate this one has signed.
+    fn intermediate(&self) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "intermediate");
+        let key = KeyPair::generate().unwrap();
+        Self(CertifiedIssuer::signed_by(params, key, &self.0).unwrap())
+    }
+
     fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
@@ -183,6 +192,22 @@ async fn invalid_certificates_are_refused() {
         failed(&fetched, Reason::Certificate, "TLS: invalid peer certificate");
         assert_eq!(fetched.status, None);
     }
+}
+
+/// As with a copy of the system's certificates in `SSL_CERT_FILE`, with one more.
+#[tokio::test]
+async fn a_missing_intermediate_certificate_can_be_given() {
+    let authority = Authority::new();
+    let intermediate = authority.intermediate();
+    let acceptor = intermediate.acceptor(&["a.example"], YEARS, &[]);
+    let origin = tls_origin(acceptor, with_length("", PAGE), false).await;
+    let mut roots = authority.roots();
+    let url = https(&origin, "a.example", "/");
+    let fetched = web(&config(), Names::always(LOCALHOST), roots.clone()).page(&url).await;
+    failed(&fetched, Reason::Certificate, "UnknownIssuer");
+    roots.add(intermediate.0.der().clone()).unwrap();
+    let fetched = web(&config(), Names::always(LOCALHOST), roots).page(&url).await;
+    assert_eq!((fetched.status, fetched.failure), (Some(200), None));
 }
 
 #[tokio::test]

@@ -239,6 +239,13 @@ fn refresh_targets_are_links() {
         let html =
             format!("<meta http-equiv=Refresh content='{}'>", content.replace('\'', "&#39;"));
         assert_eq!(paths(&html).first().map(String::as_str), expected, "{content}");
+        let url = CanonicalUrl::parse("http://site.example/dir/page").unwrap();
+        let header = [("Refresh", content.as_bytes())];
+        let mut reader = PageReader::new(&url, header, &Arc::default());
+        reader.feed(b"<base href='http://other.example/'>");
+        let links = reader.finish(&url).links;
+        let expected = expected.map(|path| format!("http://site.example/dir/{path}"));
+        assert_eq!(links.first().map(|link| &*link.url), expected.as_deref(), "{content}");
     }
 }
 
