@@ -5,10 +5,7 @@ use std::io;
 
 use bytes::{Buf, Bytes};
 use compression_codecs::core::util::{PartialBuffer, WriteBuffer};
-use compression_codecs::zstd::params::DParameter;
-use compression_codecs::{
-    BrotliDecoder, DecodeV2, DeflateDecoder, GzipDecoder, ZlibDecoder, ZstdDecoder,
-};
+use compression_codecs::{BrotliDecoder, DecodeV2, DeflateDecoder, GzipDecoder, ZlibDecoder};
 use hyper::HeaderMap;
 use hyper::header::CONTENT_ENCODING;
 
@@ -23,11 +20,7 @@ pub(super) const DECODED_RATIO_FROM_BYTES: u64 = 4 * 1024 * 1024;
 const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 /// Nested content codings.
 const CONTENT_ENCODINGS_MAX: usize = 2;
-/// The largest window of the zstd format, as a power of two: 8 MiB, which RFC 9659 requires of
-/// senders. It bounds the decoder's memory.
-pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
-/// Members of gzip, or frames of the zstd format, without content in a row: each costs more than its
-/// bytes.
+/// Members of gzip without content in a row: each costs more than its bytes.
 const EMPTY_MEMBERS_MAX: u32 = 100;
 /// Codings that are not decoded: those that IANA lists, and some that are in use beside them.
 const UNSUPPORTED: &[&str] = &[
@@ -43,6 +36,7 @@ const UNSUPPORTED: &[&str] = &[
     "x-bzip2",
     "x-compress",
     "xz",
+    "zstd",
 ];
 
 /// Undoes the codings of a body, the last one first.
@@ -73,7 +67,6 @@ struct DecodeStage {
 enum ContentCoding {
     Gzip,
     Brotli,
-    Zstd,
     Deflate,
 }
 
@@ -86,7 +79,6 @@ impl ContentDecoder {
                 let encoding = match word.trim().to_ascii_lowercase().as_str() {
                     "gzip" | "x-gzip" => ContentCoding::Gzip,
                     "br" => ContentCoding::Brotli,
-                    "zstd" => ContentCoding::Zstd,
                     "deflate" => ContentCoding::Deflate,
                     other if UNSUPPORTED.contains(&other) => {
                         let text = format!("content-encoding {other} is not supported");
@@ -190,7 +182,7 @@ impl DecodeStage {
             };
             if self.ended {
                 // Other trailing data is ignored, as in browsers.
-                self.is_closed |= !self.encoding.has_member_at(first);
+                self.is_closed |= self.encoding != ContentCoding::Gzip || first != 0x1f;
                 if self.is_closed {
                     self.input.clear();
                     return Ok(0);
@@ -243,19 +235,9 @@ impl ContentCoding {
     fn window_bytes(self, first: u8) -> io::Result<usize> {
         match self {
             Self::Gzip | Self::Deflate => Ok(0),
-            Self::Zstd => Ok(1 << ZSTD_WINDOW_LOG_MAX),
             Self::Brotli => brotli_window_log(first)
                 .map(|log| 1 << log)
                 .ok_or_else(|| io::Error::other("the window is over the limit")),
-        }
-    }
-
-    /// Whether this byte, after the end of a member, begins another one.
-    fn has_member_at(self, first: u8) -> bool {
-        match self {
-            Self::Gzip => first == 0x1f,
-            Self::Zstd => true,
-            Self::Brotli | Self::Deflate => false,
         }
     }
 
@@ -263,10 +245,6 @@ impl ContentCoding {
         match self {
             Self::Gzip => Box::new(GzipDecoder::new()),
             Self::Brotli => Box::new(BrotliDecoder::new()),
-            Self::Zstd => {
-                let window = DParameter::window_log_max(ZSTD_WINDOW_LOG_MAX);
-                Box::new(ZstdDecoder::new_with_params(&[window]))
-            }
             // RFC 9110 means the zlib format; some servers send raw deflate without its header.
             Self::Deflate if first & 0x0f == 8 => Box::new(ZlibDecoder::new()),
             Self::Deflate => Box::new(DeflateDecoder::new()),

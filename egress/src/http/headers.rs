@@ -44,7 +44,8 @@ impl RequestHeaders {
         let agent = HeaderValue::from_str(agent)
             .map_err(|_| error("it contains characters that cannot be sent"))?;
         let accept = HeaderValue::from_static("text/html,application/xhtml+xml,*/*;q=0.5");
-        let encodings = HeaderValue::from_static("gzip, br, zstd");
+        // Readers of WARC files decode these, and no zstd.
+        let encodings = HeaderValue::from_static("gzip, br");
         let mut everywhere = HeaderMap::new();
         everywhere.insert(header::USER_AGENT, agent);
         everywhere.insert(header::ACCEPT, accept);

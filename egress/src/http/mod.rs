@@ -38,7 +38,7 @@ pub use self::body::{
     BodyCopy, DecodedBody, RawBody, SLOW_BYTES_PER_SECOND, SLOW_WINDOW, append_copy, too_large,
 };
 use self::cookies::CookieJar;
-pub use self::decode::{DECODED_RATIO_MAX, ZSTD_WINDOW_LOG_MAX};
+pub use self::decode::DECODED_RATIO_MAX;
 use self::head::RequestTemplate;
 pub use self::head::{Validators, content_type, location, validators};
 use self::headers::RequestHeaders;
@@ -60,8 +60,7 @@ pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Bytes read before the end of a head: `1xx` answers, and the head itself. One read may include a
 /// part of the body, so this is more than a head.
 pub const BEFORE_HEAD_BYTES_MAX: u64 = 256 * 1024;
-/// Decoder windows of all requests together: three of the zstd format, or six of brotli's usual
-/// size.
+/// Decoder windows of all requests together: six of brotli's usual size, or one of the largest.
 pub const WINDOWS_BUDGET_BYTES: usize = 24 * 1024 * 1024;
 /// Bytes read of an unwanted body (redirects, errors), so that the connection can be used again. A
 /// longer body costs the connection.

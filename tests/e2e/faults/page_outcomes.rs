@@ -5,6 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -47,18 +49,19 @@ fn bad_responses() -> Vec<(Option<u64>, &'static str, OriginResponse)> {
         (None, "head-too-large", repeated(found, "X-More: and more\r\n", 300)),
         (None, "interim", repeated("", "HTTP/1.1 103 Early Hints\r\n\r\n", 20_000)),
         (Some(200), "too-large", OriginResponse::Endless),
-        (Some(200), "bomb", OriginResponse::Raw(zstd_bomb())),
+        (Some(200), "bomb", OriginResponse::Raw(gzip_bomb())),
         (Some(200), "encoding", full_response("200 OK", "Content-Encoding: gzip\r\n", "text")),
         (None, "timeout", OriginResponse::Silent),
     ]
 }
 
-/// 8 MiB of spaces in the zstd format, in blocks of 128 KiB.
-fn zstd_bomb() -> Vec<u8> {
-    let block = u32::to_le_bytes((128 << 10) << 3 | 1 << 1);
-    let block = [&block[..3], b" "].concat();
-    let head = b"HTTP/1.1 200 OK\r\nContent-Encoding: zstd\r\n\r\n\x28\xb5\x2f\xfd\x00\x68";
-    [head.to_vec(), block.repeat(64)].concat()
+/// 16 MiB of zeros in 16 KiB of gzip.
+fn gzip_bomb() -> Vec<u8> {
+    static BODY: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let command = "head -c 16M /dev/zero | gzip -9";
+        Command::new("sh").args(["-c", command]).output().expect("sh is on every system").stdout
+    });
+    [b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n", &**BODY].concat()
 }
 
 /// Servers with which no request is possible.

@@ -39,7 +39,7 @@ async fn the_request_names_the_crawler_and_what_it_can_decode() {
         let expected = format!(
             "GET /a?b HTTP/1.1\r\nHost: {}\r\nUser-Agent: tidings/{}\r\n\
              Accept: text/html,application/xhtml+xml,*/*;q=0.5\r\n\
-             Accept-Encoding: gzip, br, zstd\r\n\r\n",
+             Accept-Encoding: gzip, br\r\n\r\n",
             origin.address,
             env!("CARGO_PKG_VERSION")
         );

@@ -25,12 +25,11 @@ fn truncated_response(header: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// 4 MiB of spaces in the zstd format, in blocks of 128 KiB, with a window of 8 MiB.
-fn zstd_window() -> Vec<u8> {
-    let block = u32::to_le_bytes((128 << 10) << 3 | 1 << 1);
-    let block = [&block[..3], b" "].concat();
-    [b"\x28\xb5\x2f\xfd\x00\x68".to_vec(), block.repeat(32)].concat()
-}
+/// 4 MiB of spaces in brotli with a window of 16 MiB: `brotli.compress(b" " * (4 << 20), lgwin=24)`
+/// of Python, without the last byte.
+const BROTLI_WINDOW: &[u8] = b"\x9f\xff\xff?\x00$@\xea\xb0\xc7\n@\xe6\xde\x0f\xa4{?\x80\xee\xfd\
+    \x00\xba\xf7\x03\xe8\xde\x0f\xa0{?\x80\xee\xfd\x00\xba\xf7\x03\xe8\xde\x0f\xa0{?\x80\xee\xfd\
+    \x00\xba\xf7\x03\xe8\xde\x0f\xa0{?\x80\xee\xfd\x00\xba\xf7\x03";
 
 fn redirect(target: &str) -> Vec<u8> {
     response(&format!("302 Found\r\nLocation: {target}"), "")
@@ -297,9 +296,9 @@ pub(crate) const MISBEHAVIOURS: &[(&str, Misbehaviour)] = &[
         Misbehaviour::Responds(|| response("200 OK\r\nContent-Encoding: br", [0xff; 64])),
     ),
     (
-        "zstd-with-a-huge-window",
+        "zstd-unasked",
         Misbehaviour::Responds(|| {
-            response("200 OK\r\nContent-Encoding: zstd", b"\x28\xb5\x2f\xfd\x00\xff\x00\x00\x00")
+            response("200 OK\r\nContent-Encoding: zstd", b"\x28\xb5\x2f\xfd\x00\x00\x01\x00\x00")
         }),
     ),
     (
@@ -307,9 +306,9 @@ pub(crate) const MISBEHAVIOURS: &[(&str, Misbehaviour)] = &[
         Misbehaviour::Responds(|| response("200 OK\r\nContent-Encoding: br", b"\x11\x1e\x03\x00")),
     ),
     (
-        "zstd-of-empty-frames",
-        Misbehaviour::Repeats(b"HTTP/1.1 200 OK\r\nContent-Encoding: zstd\r\n\r\n", || {
-            b"\x28\xb5\x2f\xfd\x00\x00\x01\x00\x00".repeat(7000)
+        "gzip-of-empty-members",
+        Misbehaviour::Repeats(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n", || {
+            b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0".repeat(3000)
         }),
     ),
     (
@@ -328,7 +327,7 @@ pub(crate) const MISBEHAVIOURS: &[(&str, Misbehaviour)] = &[
     ),
     (
         "window-and-silence",
-        Misbehaviour::Responds(|| truncated_response("Content-Encoding: zstd", &zstd_window())),
+        Misbehaviour::Responds(|| truncated_response("Content-Encoding: br", BROTLI_WINDOW)),
     ),
     (
         "links-and-silence",
