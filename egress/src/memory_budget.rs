@@ -33,10 +33,18 @@ impl MemoryBudget {
 
     /// Waits for a permit. One that is larger than the budget waits until it is the only one.
     pub async fn reserve(&self, bytes: usize) -> MemoryPermit {
+        let room = Arc::clone(&self.room).acquire_many_owned(self.units(bytes));
+        MemoryPermit(room.await.expect("it is never closed"))
+    }
+
+    /// A permit, if there is room for it now.
+    pub fn try_reserve(&self, bytes: usize) -> Option<MemoryPermit> {
+        Arc::clone(&self.room).try_acquire_many_owned(self.units(bytes)).ok().map(MemoryPermit)
+    }
+
+    fn units(&self, bytes: usize) -> u32 {
         let units = u32::try_from(bytes.min(self.bytes_max) / UNIT_BYTES);
-        let units = units.expect("a permit is no larger than the budget");
-        let room = Arc::clone(&self.room);
-        MemoryPermit(room.acquire_many_owned(units).await.expect("it is never closed"))
+        units.expect("a permit is no larger than the budget")
     }
 
     /// Whether anything is left.

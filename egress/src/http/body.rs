@@ -25,8 +25,9 @@ use crate::memory_budget::{MemoryBudget, MemoryPermit};
 pub const SLOW_BYTES_PER_SECOND: u64 = 64;
 /// See `SLOW_BYTES_PER_SECOND`. Longer than a short stall.
 pub const SLOW_WINDOW: Duration = Duration::from_secs(30);
-/// Memory of a decoder's window before it needs a permit of `WINDOWS_BUDGET_BYTES`. Most pages
-/// are shorter and use no window.
+/// Memory of a decoder's window that needs no permit of `WINDOWS_BUDGET_BYTES` while the decoder
+/// waits for the server. Most pages are shorter. While it decodes, it has a permit: brotli may fill
+/// its window before there is output.
 const WINDOW_FREE_BYTES: usize = 256 * 1024;
 
 /// Receives a copy of a body as it arrives.
@@ -66,8 +67,11 @@ pub struct DecodedBody<'a, C> {
     /// Limit of encoded bytes. The caller counts the decoded ones.
     wire_bytes_max: u64,
     windows_budget: &'a MemoryBudget,
-    /// Memory for decompression windows, once they are large.
+    /// Memory for decompression windows, while they may be large.
     memory_permit: Option<MemoryPermit>,
+    /// The request holds a permit of another budget, so it keeps this one: otherwise two requests
+    /// could wait for each other.
+    keeps_memory: bool,
     chunk: Bytes,
     decoded_bytes: u64,
 }
@@ -219,6 +223,7 @@ impl<'a, C: BodyCopy> DecodedBody<'a, C> {
             wire_bytes_max,
             windows_budget,
             memory_permit: None,
+            keeps_memory: false,
             chunk,
             decoded_bytes: 0,
         })
@@ -245,8 +250,23 @@ impl<'a, C: BodyCopy> DecodedBody<'a, C> {
             return Ok(None);
         };
         let length = loop {
+            let window_bytes = decoder.window_bytes_max();
+            if self.memory_permit.is_none()
+                && decoder.has_input()
+                && window_bytes > WINDOW_FREE_BYTES
+            {
+                let budget = self.windows_budget;
+                self.memory_permit = budget.try_reserve(window_bytes);
+                if self.memory_permit.is_none() {
+                    self.memory_permit = Some(reserve(budget, window_bytes, timer).await?);
+                    self.raw.restart_timers();
+                }
+            }
             if let Some(length) = decoder.pull()? {
                 break length;
+            }
+            if !self.keeps_memory && decoder.memory_bytes() <= WINDOW_FREE_BYTES {
+                self.memory_permit = None;
             }
             if decoder.has_ended() {
                 // After the end of the encoding there is little data, after which the connection
@@ -259,7 +279,7 @@ impl<'a, C: BodyCopy> DecodedBody<'a, C> {
                 Some(_) if self.raw.bytes > self.wire_bytes_max => {
                     return Err(too_large(self.wire_bytes_max));
                 }
-                Some(chunk) => decoder.feed(chunk),
+                Some(chunk) => decoder.feed(chunk)?,
                 None => return decoder.finish().map(|()| None),
             }
         };
@@ -268,11 +288,6 @@ impl<'a, C: BodyCopy> DecodedBody<'a, C> {
         if is_large && self.decoded_bytes / DECODED_RATIO_MAX > self.raw.bytes {
             let text = format!("body grows over {DECODED_RATIO_MAX} times when it is decoded");
             return Err(Failure::new(Reason::Bomb, text));
-        }
-        if self.memory_permit.is_none() && decoder.memory_bytes() > WINDOW_FREE_BYTES {
-            let bytes = decoder.window_bytes_max();
-            self.memory_permit = Some(reserve(self.windows_budget, bytes, timer).await?);
-            self.raw.restart_timers();
         }
         tokio::task::consume_budget().await;
         Ok(Some(decoder.output(length)))
@@ -295,6 +310,7 @@ impl<'a, C: BodyCopy> DecodedBody<'a, C> {
         if self.memory_permit.is_none() && windows_bytes > WINDOW_FREE_BYTES {
             self.memory_permit = Some(reserve(self.windows_budget, windows_bytes, timer).await?);
         }
+        self.keeps_memory = true;
         let permit = reserve(budget, bytes, timer).await;
         self.raw.restart_timers();
         permit

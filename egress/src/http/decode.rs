@@ -20,6 +20,8 @@ pub(super) const DECODED_RATIO_FROM_BYTES: u64 = 4 * 1024 * 1024;
 const DECODED_CHUNK_BYTES: usize = 16 * 1024;
 /// Nested content codings.
 const CONTENT_ENCODINGS_MAX: usize = 2;
+/// The largest window of brotli.
+const BROTLI_WINDOW_BYTES_MAX: usize = 1 << 24;
 /// Members of gzip without content in a row: each costs more than its bytes.
 const EMPTY_MEMBERS_MAX: u32 = 100;
 /// Codings that are not decoded: those that IANA lists, and some that are in use beside them.
@@ -56,7 +58,7 @@ struct DecodeStage {
     ended: bool,
     /// .. unless other data did, which is ignored.
     is_closed: bool,
-    /// The largest window of past output; 0: almost none.
+    /// The largest window of past output; 0: almost none. The limit until the first byte is known.
     window_bytes: usize,
     output_bytes: usize,
     /// Consecutive empty members.
@@ -104,8 +106,14 @@ impl ContentDecoder {
     }
 
     /// Sets the next encoded bytes, after everything could be pulled.
-    pub(super) fn feed(&mut self, chunk: Bytes) {
+    pub(super) fn feed(&mut self, chunk: Bytes) -> Result<(), Failure> {
         self.stages[0].input = chunk;
+        self.stages[0].open().map_err(|error| decode_failure(&error))
+    }
+
+    /// Whether there are bytes to decode.
+    pub(super) fn has_input(&self) -> bool {
+        !self.stages[0].input.is_empty()
     }
 
     /// Decodes the next piece and returns its length; `None` if it needs more input. Call it
@@ -115,9 +123,9 @@ impl ContentDecoder {
         let last = self.stages.len() - 1;
         let mut index = last;
         loop {
-            let length = self.stages[index]
-                .decode(&mut self.out)
-                .map_err(|error| Failure::of(Reason::Encoding, &error).with_context("body: "))?;
+            let stage = &mut self.stages[index];
+            let length = stage.decode(&mut self.out).map_err(|error| decode_failure(&error))?;
+            stage.output_bytes = stage.output_bytes.saturating_add(length);
             if length > 0 && index == last {
                 return Ok(Some(length));
             } else if length > 0 {
@@ -136,7 +144,7 @@ impl ContentDecoder {
         self.stages[0].is_closed
     }
 
-    /// The memory that it uses by now, apart from some dozens of KiB.
+    /// The memory that it uses when everything was pulled, apart from some dozens of KiB.
     pub(super) fn memory_bytes(&self) -> usize {
         self.stages.iter().map(|stage| stage.window_bytes.min(stage.output_bytes)).sum()
     }
@@ -160,6 +168,10 @@ impl ContentDecoder {
     }
 }
 
+fn decode_failure(error: &io::Error) -> Failure {
+    Failure::of(Reason::Encoding, error).with_context("body: ")
+}
+
 impl DecodeStage {
     fn new(encoding: ContentCoding) -> Self {
         Self {
@@ -168,7 +180,11 @@ impl DecodeStage {
             input: Bytes::new(),
             ended: false,
             is_closed: false,
-            window_bytes: 0,
+            window_bytes: if encoding == ContentCoding::Brotli {
+                BROTLI_WINDOW_BYTES_MAX
+            } else {
+                0
+            },
             output_bytes: 0,
             empty_members: 0,
         }
@@ -189,17 +205,14 @@ impl DecodeStage {
                 }
                 self.begin_member()?;
             }
-            if self.codec.is_none() {
-                self.window_bytes = self.encoding.window_bytes(first)?;
-            }
-            let codec = self.codec.get_or_insert_with(|| self.encoding.codec(first));
+            self.open()?;
+            let Some(codec) = &mut self.codec else { return Ok(0) };
             let mut input = PartialBuffer::new(&*self.input);
             let mut output = WriteBuffer::new_initialized(out);
             self.ended = codec.decode(&mut input, &mut output)?;
             let (read, written) = (input.written_len(), output.written_len());
             self.input.advance(read);
             if written > 0 {
-                self.output_bytes = self.output_bytes.saturating_add(written);
                 self.empty_members = 0;
                 return Ok(written);
             }
@@ -207,6 +220,15 @@ impl DecodeStage {
                 return Err(io::Error::other("the decoder makes no progress"));
             }
         }
+    }
+
+    /// Creates the decoder, once the first byte is known.
+    fn open(&mut self) -> io::Result<()> {
+        if let (None, Some(&first)) = (&self.codec, self.input.first()) {
+            self.window_bytes = self.encoding.window_bytes(first)?;
+            self.codec = Some(self.encoding.codec(first));
+        }
+        Ok(())
     }
 
     fn begin_member(&mut self) -> io::Result<()> {
