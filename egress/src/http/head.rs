@@ -1,5 +1,7 @@
 //! Writes the heads of requests, and reads those of responses.
 
+use std::borrow::Cow;
+
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::response;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
@@ -87,11 +89,14 @@ impl RequestTemplate {
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
         if let Some(Validators { etag, last_modified }) = sent.validators {
-            let fields =
-                [(header::IF_NONE_MATCH, etag), (header::IF_MODIFIED_SINCE, last_modified)];
+            let etags = etag.as_deref().map(if_none_match);
+            let fields = [
+                (header::IF_NONE_MATCH, etags.as_deref()),
+                (header::IF_MODIFIED_SINCE, last_modified.as_deref()),
+            ];
             for (name, value) in fields {
                 // Validators come from stored records, which may contain invalid values.
-                if let Some(value) = value.as_ref().and_then(|value| value.parse().ok()) {
+                if let Some(value) = value.and_then(|value| value.parse().ok()) {
                     headers.insert(name, value);
                 }
             }
@@ -118,6 +123,13 @@ impl RequestTemplate {
         parts.path_and_query = Some(path);
         Uri::from_parts(parts).map_err(|error| invalid_url(&error))
     }
+}
+
+/// The `If-None-Match` for this `ETag`. Apache httpd appends the coding to the tag of an answer that
+/// it encodes, and compares a request with the tag without it.
+fn if_none_match(etag: &str) -> Cow<'_, str> {
+    let plain = ["-gzip\"", "-br\""].iter().find_map(|coding| etag.strip_suffix(coding));
+    plain.map_or(Cow::Borrowed(etag), |plain| format!("{etag}, {plain}\"").into())
 }
 
 fn invalid_url(error: &(dyn std::error::Error + 'static)) -> Failure {
@@ -254,6 +266,18 @@ mod tests {
         assert_eq!(final_head(b"HTTP/1.1 200 OK\r\na: b\r\n"), None);
         assert_eq!(final_head(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n"), None);
         assert_eq!(final_head(b""), None);
+    }
+
+    #[test]
+    fn a_tag_is_sent_with_and_without_its_coding() {
+        for (etag, expected) in [
+            ("\"1\"", "\"1\""),
+            ("\"1-gzip\"", "\"1-gzip\", \"1\""),
+            ("W/\"1-br\"", "W/\"1-br\", W/\"1\""),
+            ("\"1-gzip", "\"1-gzip"),
+        ] {
+            assert_eq!(if_none_match(etag), expected);
+        }
     }
 
     #[test]

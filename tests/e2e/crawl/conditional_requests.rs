@@ -16,18 +16,22 @@ const CHANGED_PAGE: u32 = 3;
 const OLD_DATE: &str = "Tue, 17 Nov 2026 10:00:00 GMT";
 const NEW_DATE: &str = "Wed, 18 Nov 2026 10:00:00 GMT";
 
-/// Pages `/c/n` in a tree: even ones have an `ETag`, odd ones a `Last-Modified`.
+/// Pages `/c/n` in a tree: one of three has a `Last-Modified`, one an `ETag`, and one the `ETag` of
+/// Apache httpd, which appends the coding to that of an encoded answer and does not compare it.
 fn respond(hit: &Hit, has_changed: bool) -> Option<OriginResponse> {
     let page = hit.path.strip_prefix("/c/")?.parse::<u32>().ok().filter(|page| *page < PAGES)?;
     let is_new = has_changed && page == CHANGED_PAGE;
-    let (header, condition, value) = if page.is_multiple_of(2) {
-        ("ETag", "If-None-Match", format!("\"{page}-{is_new}\""))
-    } else {
+    let (name, condition, value) = if page.is_multiple_of(3) {
         ("Last-Modified", "If-Modified-Since", if is_new { NEW_DATE } else { OLD_DATE }.to_owned())
+    } else {
+        ("ETag", "If-None-Match", format!("\"{page}-{is_new}\""))
     };
-    let header = format!("{header}: {value}\r\n");
-    if hit.header(condition) == Some(&value) {
+    let mut header = format!("{name}: {value}\r\n");
+    if hit.header(condition).is_some_and(|sent| sent.contains(&value)) {
         return Some(full_response("304 Not Modified", &header, ""));
+    }
+    if page % 3 == 1 {
+        header = header.replace("\"\r\n", "-gzip\"\r\n");
     }
     let children = [2 * page + 1, 2 * page + 2].into_iter().filter(|child| *child < PAGES);
     let links = children.map(|child| format!("<a href=\"/c/{child}\">{child}</a>"));
