@@ -34,8 +34,8 @@ use tidings_protocol::{
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
 use tidings_queue::queries::unknown_job;
 use tidings_queue::{
-    ClientLabel, Group, GroupQuery, Input, JobOperation, NeverList, Requester, WorkerReply,
-    commands,
+    ClientLabel, Group, GroupQuery, Input, JobOperation, NeverList, Operation, Output, Requester,
+    WorkerReply, commands,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -58,7 +58,8 @@ use crate::topic::Topics;
 /// All groups of the broker.
 pub struct Groups {
     topics: Arc<Topics>,
-    defaults: GroupConfig,
+    /// The settings of a group that is created. A reload may change the delay.
+    defaults: Mutex<GroupConfig>,
     /// Most groups at once; creating one more is rejected.
     count_max: usize,
     /// The member that runs in the broker's own process.
@@ -121,7 +122,7 @@ impl Groups {
         let damaged = DamagedGroups::new(damaged, storage.as_ref(), &topics, &job_names);
         let groups = Arc::new(Self {
             topics,
-            defaults,
+            defaults: Mutex::new(defaults),
             count_max: max,
             local_member: own,
             clock,
@@ -202,7 +203,11 @@ impl Groups {
             caller.mailbox.send(ConnMessage::Answer { slot: asked.slot, answer: Ok(answer) });
             return Ok(());
         }
-        if group.as_str() == DEFAULT_GROUP {
+        if group.as_str() == DEFAULT_GROUP && !self.has(&group) {
+            if !fills_empty_group(&input) {
+                self.answer_as_empty(&group, input, caller);
+                return Ok(());
+            }
             self.create_if_missing(&group)?;
         }
         let opened = match &input {
@@ -235,11 +240,28 @@ impl Groups {
         sent
     }
 
-    /// Sets the delay of the default group, which is created if it does not exist.
+    /// Answers a command for the default group, which does not exist, as if it were empty.
+    fn answer_as_empty(&self, group: &GroupName, input: Input, caller: &Caller) {
+        let mut empty = Group::new(group.clone(), 0, self.defaults.lock().clone(), 0);
+        empty.handle(input, self.clock.now());
+        while let Some(output) = empty.poll() {
+            if let Output::Answer { requester: Requester { slot, .. }, answer } = output {
+                caller.mailbox.send(ConnMessage::Answer { slot, answer });
+            }
+        }
+    }
+
+    /// Sets the delay of the default group, also if it is created later.
     pub(crate) fn set_default_delay(&self, delay_ms: Option<u64>) -> Result<(), ProtocolError> {
+        let delay_ms = delay_ms.map(|ms| ms.min(DELAY_MS_MAX));
+        // No group is created meanwhile with the delay of before.
+        let _creation = self.registry.lock_creation();
+        self.defaults.lock().delay_ms = delay_ms;
         let group = default_group();
-        self.create_if_missing(&group)?;
-        self.send(&group, GroupMessage::SetDelay(delay_ms.map(|ms| ms.min(DELAY_MS_MAX))))
+        if !self.has(&group) {
+            return Ok(());
+        }
+        self.send(&group, GroupMessage::SetDelay(delay_ms))
     }
 
     /// Sets what no group requests from now on, also those that are created later.
@@ -261,8 +283,10 @@ impl Groups {
         watch: (GroupName, WatchRequest),
     ) -> Result<(), ProtocolError> {
         let (group, watch) = watch;
-        if group.as_str() == DEFAULT_GROUP {
-            self.create_if_missing(&group)?;
+        if let Some(job) = watch.job.as_ref().filter(|_| group.as_str() == DEFAULT_GROUP)
+            && !self.has(&group)
+        {
+            return Err(unknown_job(job, &group));
         }
         self.send(&group, GroupMessage::Watch(watch, caller.mailbox.clone()))?;
         self.registry.join(caller.conn, group);
@@ -379,7 +403,7 @@ impl Groups {
     ) -> Result<(GroupName, Input), ProtocolError> {
         let group: GroupName = manage.required_name()?.parse()?;
         if manage.action == GroupAction::Create {
-            let config = self.defaults.with(manage.group_settings()?);
+            let config = self.defaults.lock().with(manage.group_settings()?);
             config.validate()?;
             self.create(&group, config)?;
         }
@@ -425,7 +449,8 @@ impl Groups {
         if creation.has(name) {
             return Ok(());
         }
-        self.create_and_start(&creation, name, self.defaults.clone())
+        let config = self.defaults.lock().clone();
+        self.create_and_start(&creation, name, config)
     }
 
     fn create_and_start(
@@ -507,7 +532,8 @@ impl Groups {
             shared,
         );
         actor.begin(self.run, elapsed_unknown, self.local_member, self.next_group_number())?;
-        if let Some(delay_ms) = self.defaults.delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
+        let delay_ms = self.defaults.lock().delay_ms;
+        if let Some(delay_ms) = delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
             actor.set_delay(Some(delay_ms.min(DELAY_MS_MAX)));
         }
         creation.add(name, sender);
@@ -554,6 +580,17 @@ impl Groups {
             unsent
         })
     }
+}
+
+/// Reports whether a command leaves something in an empty group, so that the default group must
+/// exist for it.
+fn fills_empty_group(input: &Input) -> bool {
+    matches!(
+        input,
+        Input::OpenJob { .. }
+            | Input::Configure { .. }
+            | Input::Operate { operation: Operation::Pause | Operation::SetRule { .. }, .. }
+    )
 }
 
 /// Combines unix time in ms with random bits. Without the random bits, groups of several brokers

@@ -25,14 +25,15 @@ pub struct GroupSetup {
 
 impl GroupSetup {
     /// Creates the group if it does not exist. An existing group must have the topic, and be as
-    /// [`is_exclusive`](Self::is_exclusive) says.
-    pub async fn ensure(&self, client: &Client) -> Result<(), ClientError> {
+    /// [`is_exclusive`](Self::is_exclusive) says. Returns whether it was created.
+    pub async fn ensure(&self, client: &Client) -> Result<bool, ClientError> {
         let Self { group, topic, key, is_exclusive, settings } = self;
         let ask = async |action, settings| {
             let command = GroupCommand::new(action, group.as_str(), settings);
             client.request(&Command::Group(command)).await
         };
         let mut shown = ask(GroupAction::Show, Vec::new()).await;
+        let mut is_new = false;
         if matches!(&shown, Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound) {
             let settings = [&[("topics", topic.as_str()), ("key", key)], *settings].concat();
             shown = match ask(GroupAction::Create, settings).await {
@@ -40,19 +41,22 @@ impl GroupSetup {
                 Err(ClientError::Refused(refusal)) if refusal.code == Code::Exists => {
                     ask(GroupAction::Show, Vec::new()).await
                 }
-                created => created,
+                created => {
+                    is_new = created.is_ok();
+                    created
+                }
             };
         }
         let shown = shown?;
         if DamagedGroupStatus::parse(&shown.ok).damaged {
             // Its settings are unknown. `JOIN` is refused with the remedy.
-            return Ok(());
+            return Ok(false);
         }
         let found = GroupStatus::parse(&shown.ok).settings;
         let has_topic = found.topics.iter().any(|one| one == topic.as_str());
         let is_same = has_topic && found.topics.len() == 1 && found.key == *key;
         if is_same || (has_topic && !is_exclusive) {
-            return Ok(());
+            return Ok(is_new);
         }
         let (group, topic, topics) = (group.clone(), topic.clone(), found.topics.join(","));
         Err(if *is_exclusive {

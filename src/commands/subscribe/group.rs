@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::program::{self, Program};
 use super::writer::OutputWriter;
-use super::{SubArgs, broker_failure, task_json};
+use super::{SubArgs, broker_failure, note_if_new, task_json};
 use crate::client::{broker_message, connection};
 use crate::flags::milliseconds;
 use crate::terminal::failure::Failure;
@@ -65,10 +65,14 @@ pub(super) async fn run(
     let topic = args.topic.clone();
     let setup =
         GroupSetup { group: group.clone(), topic, key: "none", is_exclusive: false, settings: &[] };
-    setup.ensure(&connected.client).await.map_err(|error| match error {
+    note_if_new(&connected.client, &args.topic).await;
+    let is_new = setup.ensure(&connected.client).await.map_err(|error| match error {
         ClientError::TopicMissing { .. } => Failure::failed(error.to_string()),
         error => broker_failure(&broker, &error),
     })?;
+    if is_new {
+        note(&format!("group {group} is new"));
+    }
     let (credit, connector) = (args.jobs.min(tasks_max), connector.retrying_login());
     let worker = Worker::new(connector, group.clone(), credit).on(connected);
     let writers = [OutputWriter::new(io::stdout()), OutputWriter::new(io::stderr())];

@@ -19,10 +19,11 @@ use std::{future, mem};
 
 use clap::Args;
 use serde::Serialize;
-use tidings_client::{ClientError, Subscriber, SubscriberEvent, Subscription};
+use tidings_client::{Client, ClientError, Subscriber, SubscriberEvent, Subscription};
 use tidings_connectors::signal::{SignalName, SignalTarget};
 use tidings_protocol::{
-    AttributeFilter, CursorName, GroupName, Payload, Seq, StartAt, TaskId, TopicName,
+    AttributeFilter, Code, Command, CursorName, GroupName, Payload, Seq, StartAt, TaskId,
+    TopicAction, TopicCommand, TopicName,
 };
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -61,6 +62,9 @@ removes one.
 Filters: --where compares the first attribute KEY of an event, as it is written. KEY!=VALUE also
 selects events without KEY. The broker leaves the other events out, and a durable cursor moves past
 them. The members of a group share all events, so --where does not go with --group.
+
+New names: a topic that does not exist is created, and so is the group of --group. Standard error
+says so, since the name may be misspelt.
 
 Missing events: standard error names events that are no longer kept (LAG), and seqs that hold no
 event (GAP): a crash of the broker skips some, and a full disk leaves some empty. Nothing is skipped
@@ -224,6 +228,7 @@ pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
     let subscription =
         Subscription { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover, filter };
     let client = connected.client.clone();
+    note_if_new(&client, &topic).await;
     let mut subscriber = Subscriber::new(connector, subscription).on(connected);
     loop {
         match subscriber.next().await {
@@ -270,6 +275,16 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
         return Err("expected more than 0; leave --timeout out for no limit".to_owned());
     }
     Ok(timeout)
+}
+
+/// Notes that the subscription creates its topic, whose name may be misspelt.
+async fn note_if_new(client: &Client, topic: &TopicName) {
+    let show = TopicCommand::new(TopicAction::Show, topic.as_str(), Vec::new());
+    if let Err(ClientError::Refused(refusal)) = client.request(&Command::Topic(show)).await
+        && refusal.code == Code::NotFound
+    {
+        note(&format!("topic {topic} is new"));
+    }
 }
 
 fn broker_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {

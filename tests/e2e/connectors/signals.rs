@@ -213,8 +213,12 @@ type Condition = Box<dyn Fn() -> bool + Send>;
 /// stored. It accepts the next connection when the condition holds.
 fn broker_without_cursors(connections: Vec<(Vec<u64>, Condition)>) -> (String, JoinHandle<()>) {
     start_scripted_broker(move |listener| {
-        for (seqs, is_over) in connections {
+        for (at, (seqs, is_over)) in connections.into_iter().enumerate() {
             let mut client = ScriptedConnection::accept(&listener);
+            if at == 0 {
+                assert_eq!(client.next().unwrap(), "TOPIC show post-ready");
+                client.send("+OK post-ready next=3");
+            }
             assert!(client.next().unwrap().starts_with("SUB post-ready "));
             client.send("+OK");
             for seq in seqs {

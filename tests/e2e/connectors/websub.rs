@@ -298,6 +298,8 @@ fn an_rsscloud_registration_ends_silently_with_the_watch() {
 #[track_caller]
 fn publish_found_hub(server: &Server, feed: &str, hub: &str) {
     let mut connection = LineConnection::connect_client(server.address);
+    // As if a crawler had joined it.
+    connection.request("GROUP create crawlers");
     assert!(
         connection.request(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK")
     );
@@ -458,6 +460,7 @@ fn a_hub_at_a_private_address_is_not_contacted() {
     let flags = ["broker", "--http", &listen, "--public-url", &public];
     let server = Server::start(&flags);
     let mut connection = LineConnection::connect_client(server.address);
+    connection.request("GROUP create crawlers");
     connection.request("PUB new-url http://blog.example/f every=1h feed=10m-1d");
     let found = format!("PUB hub-found http://blog.example/f hub={}", hub.url("202", "hub"));
     assert!(connection.request(&found).starts_with("+OK"));

@@ -441,6 +441,7 @@ fn a_remote_crawler_resumes_when_its_group_is_repaired() {
     let origin = Origin::serve(Site { pages: 7, ..Site::default() });
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
+    assert!(client.request("GROUP create crawlers").starts_with("+OK"));
     for page in 0..3 {
         let answer =
             client.request(&format!("PUB new-url {}", origin.url(0, &format!("/p/{page}"))));

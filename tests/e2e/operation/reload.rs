@@ -92,6 +92,10 @@ fn delay_and_webhooks_are_reloadable() {
     wait_until("the usual delay", || {
         delay(&mut configured.connection).contains("delay=default").then_some(())
     });
+    // All this creates no group.
+    assert_eq!(configured.connection.request("GROUP ls"), "+OK groups=0");
+    assert!(configured.connection.request("JOIN crawlers").starts_with("+OK"));
+    assert!(delay(&mut configured.connection).contains("delay=default"));
 }
 
 #[test]

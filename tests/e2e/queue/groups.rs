@@ -15,6 +15,8 @@ use crate::support::wait::wait_until;
 /// after their confirmation.
 #[track_caller]
 pub(crate) fn wait_for_waiting_entries(server: &Server, count: u64) {
+    // Reading does not create the default group. One that exists keeps its settings.
+    run_at(server, &["group", "create", "crawlers"]);
     wait_until(&format!("{count} waiting entries"), || {
         (run_json_at(server, &["group", "show"])[0]["waiting"] == count).then_some(())
     });

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::queue::groups::wait_for_waiting_entries;
 use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, Site, html_response};
 use crate::support::process::{Process, ProcessOutput, Server, run_json_at, tidings_command};
@@ -42,7 +43,7 @@ fn crawlers_with_a_limit_of_tasks_share_all_urls_in_turn() {
     });
     let server = Server::start_broker();
     publish(&server, (0..20).map(|n| origin.url(n % 4, &format!("/{n}"))));
-    wait_until("all URLs", || (waiting(&server) == 20).then_some(()));
+    wait_for_waiting_entries(&server, 20);
     for round in 0_u64.. {
         let before = waiting(&server);
         if before == 0 {

@@ -111,8 +111,9 @@ async fn group_watch_ends_with_the_group_or_the_connection() {
     assert!(line.starts_with("-ERR unknown "), "{line}");
     assert!(remaining.request("PING").await.starts_with("PONG "));
     // The connection can watch again.
-    remaining.send("GROUP watch crawlers\n").await;
-    assert!(remaining.next_line().await.starts_with("+ crawlers "));
+    assert!(operator.request("GROUP create team topics=work").await.starts_with("+OK team "));
+    remaining.send("GROUP watch team\n").await;
+    assert!(remaining.next_line().await.starts_with("+ team "));
 }
 
 #[tokio::test]
