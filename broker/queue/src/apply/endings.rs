@@ -25,9 +25,8 @@ impl Group {
         if let EntryState::Held(lease) = entry.state {
             self.leases.end(id, &lease, entry.demand());
         }
-        if let Some(url) = entry.admitted.url_key {
-            self.schedules.entry_ended(url.fingerprint(), id, Some(outcome));
-        }
+        let url = entry.admitted.url_key.map(UrlKey::fingerprint);
+        self.schedules.entry_ended(url, id, Some(outcome));
         if outcome == Outcome::Failed {
             self.totals.failed += 1;
             self.leases.count_end(id, LeaseEnd::Failed, now);
@@ -79,9 +78,7 @@ impl Group {
         }
         self.release_keys(key, again, now);
         self.schedules.entry_waits_no_more(id);
-        if let Some(url) = url {
-            self.schedules.entry_ended(url.fingerprint(), id, None);
-        }
+        self.schedules.entry_ended(url.map(UrlKey::fingerprint), id, None);
         if let Some(reason) = self.dead_reason(&entry, end) {
             self.totals.dead += 1;
             // A retry of the new dead letter can repair the pass again.
@@ -109,7 +106,8 @@ impl Group {
             self.jobs.drop_dormant(job, dormant.url_fingerprint, name, end);
         }
         self.frontier.remove_dormant(dormant);
-        self.schedules.entry_ended(dormant.url_fingerprint, dormant.id, None);
+        let url = Some(dormant.url_fingerprint).filter(|url| *url != 0);
+        self.schedules.entry_ended(url, dormant.id, None);
     }
 
     /// Ends the waiting entries of a job, all of them or those of one key. The decision does not

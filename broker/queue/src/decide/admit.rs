@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tidings_protocol::{
     After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, KeyKind, PAYLOAD_BYTES_MAX, Payload,
-    Prio, REDIRECTS_MAX, Render, Seq, TopicName, UrlKey,
+    Prio, REDIRECTS_MAX, Render, Seq, TopicName, URL_BYTES_MAX, UrlKey,
 };
 
 use super::parsed_event::ParsedEvent;
@@ -155,7 +155,7 @@ impl Group {
     ) -> Result<EventVerdict, &'static str> {
         let payload = &parsed.payload;
         let mut request = match &parsed.url {
-            None => self.keyless_request(origin, payload),
+            None => self.keyless_request(origin, payload, now),
             Some((url, url_key)) => EventRequest {
                 text: url.as_str(),
                 url_key: Some(*url_key),
@@ -172,7 +172,7 @@ impl Group {
             return Err("bad-render");
         }
         let (mut schedule, mut at) = (None, WallClockTimes::default());
-        if let Some(url_key) = request.url_key {
+        if let Some(url_key) = parsed.schedule_key() {
             if let Some(every) = payload.attribute("every")
                 && let Some(was) = payload.attribute("was")
             {
@@ -233,6 +233,9 @@ impl Group {
         if every_ms < EVERY_MS_MIN {
             return Err("bad-every");
         }
+        if request.text.len() > URL_BYTES_MAX {
+            return Err("payload-too-long");
+        }
         let is_new = self.schedules.find(url_key).is_none();
         if is_new && self.schedules.len() >= self.config.schedules_max {
             return Err("too-many-schedules");
@@ -284,11 +287,12 @@ impl Group {
         Ok(EventVerdict { effect: None, schedule: Some(schedule), wall_clock: at })
     }
 
-    /// Without keys, each event has its own key and identity, and its payload is any text.
+    /// Without keys, each event has its own key, and its payload is any text.
     fn keyless_request<'a>(
         &self,
         (topic, seq): (&TopicName, Seq),
         payload: &Payload<'a>,
+        now: Moment,
     ) -> EventRequest<'a> {
         let key = match self.config.key {
             KeyKind::Seq => format!("{topic}/{seq}"),
@@ -300,7 +304,7 @@ impl Group {
             key: key.into(),
             job: None,
             prio: 0,
-            due: Moment(0),
+            due: now,
             forwarded: Box::default(),
         }
     }

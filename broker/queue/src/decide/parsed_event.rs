@@ -26,6 +26,13 @@ impl<'a> ParsedEvent<'a> {
         Ok(Self { payload, url: Some((url, url_key)) })
     }
 
+    /// Returns the identity of its schedule: that of its URL, or of its target in a group without
+    /// keys. `None` if it is text, which has no attributes.
+    pub(super) fn schedule_key(&self) -> Option<UrlKey> {
+        let of_url = self.url.as_ref().map(|(_, url_key)| *url_key);
+        of_url.or_else(|| self.payload.target().map(CanonicalUrl::key_of))
+    }
+
     /// Returns the fingerprint of its URL, see [`UrlKey::fingerprint`].
     pub(crate) fn fingerprint(&self) -> Option<u64> {
         self.url.as_ref().map(|(_, url_key)| url_key.fingerprint())

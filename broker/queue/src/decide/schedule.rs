@@ -20,7 +20,7 @@ impl Group {
         let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);
         let mut skipped = None;
         let is_replaced = schedule.skips_next || schedule.entry.is_some();
-        let is_never = self.never_list.covers_text(&schedule.text);
+        let is_never = !self.config.key.is_own() && self.never_list.covers_text(&schedule.text);
         let item = if is_replaced || is_never || self.blocks(&schedule.key) {
             None
         } else if let Some(entry) = self.waiting_entry(url, None) {
@@ -61,17 +61,19 @@ impl Group {
             || mutants::is(Mutant::IgnoresWas)
     }
 
+    /// In a group without keys, the entry is as that of the event.
     fn scheduled_admission(&self, schedule: &Schedule, now: Moment) -> Admission {
+        let is_keyless = self.config.key.is_own();
         Admission {
             id: self.frontier.next_id(),
             text: schedule.text.clone(),
-            url_key: Some(schedule.url_key),
+            url_key: (!is_keyless).then_some(schedule.url_key),
             key: schedule.key.clone(),
             job: None,
             depth: 0,
             hops: 0,
             redirect: false,
-            announced: false,
+            announced: is_keyless,
             prio: schedule.prio,
             due: now,
             forwarded: schedule.forwarded.clone(),

@@ -4,6 +4,7 @@ use tidings_protocol::status::{Answer, ScheduleStatus};
 use tidings_protocol::{ListRange, Patterns, ScheduleQuery};
 
 use super::match_work;
+use super::task_list::matches;
 use crate::Group;
 use crate::moment::Moment;
 use crate::schedules::Schedule;
@@ -14,7 +15,7 @@ impl Group {
         let ScheduleQuery { key, matching, range: ListRange { after, limit } } = query;
         let wanted = |schedule: &&Schedule| {
             key.as_ref().is_none_or(|key| *schedule.key == **key)
-                && matching.as_ref().is_none_or(|patterns| patterns.match_text(&schedule.text))
+                && matching.as_ref().is_none_or(|patterns| matches(patterns, &schedule.text))
         };
         let has_all = key.is_none() && matching.is_none();
         let patterns = matching.as_ref().map_or(0, Patterns::len);
@@ -47,7 +48,7 @@ impl Group {
         let Schedule { text, key, prio, due, .. } = schedule;
         let (every, due_ms) = (self.schedules.interval_text(schedule), due.since(now));
         ScheduleStatus {
-            url: text.to_string(),
+            url: text.split(' ').next().unwrap_or_default().to_owned(),
             every,
             due_ms,
             key: key.to_string(),

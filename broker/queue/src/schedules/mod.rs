@@ -1,5 +1,5 @@
-//! Schedules: the URLs that the group fetches again and again (`every=`), and everything that is
-//! due at a time of day.
+//! Schedules: the URLs that the group fetches again and again (`every=`), or the events that it
+//! repeats in a group without keys, and everything that is due at a time of day.
 //!
 //! ```text
 //!   due ───────────── every ─────────────▶ due ─────────────▶ due
@@ -34,9 +34,9 @@ const NUMBER_BITS: u32 = 52;
 /// A schedule, which is a setting of a URL in its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// Identity of the URL.
+    /// Identity of the URL; in a group without keys, of the target of the event.
     pub url_key: UrlKey,
-    /// The canonical URL.
+    /// The canonical URL; in a group without keys, the payload of the event.
     pub text: Box<str>,
     /// The key of its entries.
     pub key: Key,
@@ -68,6 +68,8 @@ impl Schedule {
 pub(crate) struct Schedules {
     /// By the fingerprint of their URL.
     by_url: BTreeMap<u64, Schedule>,
+    /// The URL of each entry of a last due time.
+    by_entry: BTreeMap<EntryId, u64>,
     /// The due time of each, by the fingerprint of its URL.
     timers: Timers<u64>,
     times: TimesOfDay,
@@ -131,6 +133,7 @@ impl Schedules {
         let url = schedule.url_key;
         self.remove(url);
         self.timers.set(schedule.due, url.fingerprint());
+        self.by_entry.extend(schedule.entry.map(|entry| (entry, url.fingerprint())));
         self.by_url.insert(url.fingerprint(), schedule.clone());
     }
 
@@ -139,6 +142,7 @@ impl Schedules {
         self.times.remove_schedule(url);
         if let Some(before) = self.by_url.remove(&url.fingerprint()) {
             self.timers.cancel(before.due, url.fingerprint());
+            before.entry.and_then(|entry| self.by_entry.remove(&entry));
         }
     }
 
@@ -146,7 +150,9 @@ impl Schedules {
     pub(crate) fn advance(&mut self, url: UrlKey, next: Moment, entry: Option<EntryId>) {
         if let Some(schedule) = self.move_due(url, next) {
             schedule.skips_next = false;
-            schedule.entry = entry;
+            let before = std::mem::replace(&mut schedule.entry, entry);
+            before.and_then(|before| self.by_entry.remove(&before));
+            self.by_entry.extend(entry.map(|entry| (entry, url.fingerprint())));
         }
     }
 
@@ -158,8 +164,16 @@ impl Schedules {
         Some(schedule)
     }
 
-    /// Called when an entry of the URL is final, with the worker's outcome if there was one.
-    pub(crate) fn entry_ended(&mut self, url: u64, entry: EntryId, outcome: Option<Outcome>) {
+    /// Called when an entry is final, with the fingerprint of its URL, if it has one, and the
+    /// worker's outcome if there was one.
+    pub(crate) fn entry_ended(
+        &mut self,
+        url: Option<u64>,
+        entry: EntryId,
+        outcome: Option<Outcome>,
+    ) {
+        let of_entry = self.by_entry.remove(&entry);
+        let Some(url) = url.or(of_entry) else { return };
         let Some(schedule) = self.by_url.get_mut(&url) else { return };
         // An entry older than the last scheduled one does not replace the next fetch: a worker that
         // changes the interval is fetching the URL at that moment.
