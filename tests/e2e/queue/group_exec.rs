@@ -60,6 +60,25 @@ pub(crate) const WAIT_SCRIPT: &str =
     "echo begun $EVENT_PAYLOAD; cat pipe-$EVENT_PAYLOAD >/dev/null; echo ended $EVENT_PAYLOAD";
 
 #[test]
+fn a_backlog_without_keys_runs_by_priority_and_then_by_age() {
+    let server = Server::start_broker();
+    run_at(&server, &["group", "create", "team", "topics=work", "key=none"]).expect_code(0);
+    run_at(&server, &["group", "pause", "team"]).expect_code(0);
+    let events = (0..30).map(|n| format!("/{n:02} prio={}", [0, -9, 7][n % 3]));
+    for event in events.clone() {
+        publish(&server, &event);
+    }
+    publish(&server, "/later prio=9 after=1h");
+    wait_for_group(&server, "waiting", 31);
+    let worker = start_exec_worker(&server, &["--count", "30"], "echo $EVENT_PAYLOAD");
+    run_at(&server, &["group", "resume", "team"]).expect_code(0);
+    let ended = |event: &String, prio: &str| event.ends_with(&format!("={prio}"));
+    let of = |prio| events.clone().filter(move |event| ended(event, prio));
+    let expected: Vec<_> = of("7").chain(of("0")).chain(of("-9")).collect();
+    assert_eq!(worker.finish().expect_code(0).stdout(), expected);
+}
+
+#[test]
 fn exec_runs_a_program_for_each_event_in_order() {
     let server = Server::start_broker();
     let events = [

@@ -57,10 +57,10 @@ impl Group {
     }
 
     /// Prefetches the first entry of each key, for its release.
-    pub(crate) fn prefetch_keys(&self, keys: &[KeyId]) {
+    pub(crate) fn prefetch_keys(&self, keys: impl Iterator<Item = KeyId>) {
         let mut firsts = [None; PREFETCH_BATCH];
         for (first, key) in firsts.iter_mut().zip(keys) {
-            *first = self.frontier.keys()[*key].dormant().any_run().map(|run| run.first);
+            *first = self.frontier.keys()[key].dormant().any_run().map(|run| run.first);
         }
         let firsts = firsts.into_iter().flatten();
         for first in firsts.clone() {

@@ -8,6 +8,7 @@ use tidings_protocol::{KeyRest, Outcome, PAGE_READY_TOPIC};
 use super::page_event::PageEnd;
 use super::prefetch::PREFETCH_BATCH;
 use crate::Group;
+use crate::config::GroupConfig;
 use crate::dead_letters::DOWN;
 use crate::entry::{Admission, Demand, EndReason, Entry, EntryId, RecordedRest};
 use crate::frontier::entry_text::DormantRef;
@@ -16,6 +17,7 @@ use crate::frontier::keys::KeyId;
 use crate::frontier::lane::Lane;
 use crate::frontier::release_order::ReadyClass;
 use crate::frontier::{Turns, lane_of, next_entry};
+use crate::jobs::Jobs;
 use crate::leases::Member;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
@@ -55,20 +57,27 @@ impl Group {
             let queue = &self.frontier.keys()[key];
             let next = next_entry(queue, render, &self.jobs).expect("a ready key has a next entry");
             let id = next.entry;
+            let unread = self.dormant_to_read(id);
             let is_later = match place {
                 _ if mutants::is(Mutant::Overtakes) => false,
-                ReadyClass::Any(lane, prio) => self.frontier.loading(render).is_before(lane, prio),
+                ReadyClass::Any(lane, rank) => {
+                    // The texts of one priority are read together.
+                    let rank = if unread.is_some() { rank.first_of_priority() } else { rank };
+                    self.frontier.loading(render).is_before(lane, rank)
+                }
                 ReadyClass::Pinned(_) | ReadyClass::Suspect(_) => false,
             };
-            let unread = if is_later { None } else { self.dormant_to_read(id) };
             if is_later || unread.is_some() {
                 let order = usize::from(render);
                 let (missing, skipped) = (&mut missing[order], &mut skipped[order]);
                 let mut has_room = || {
                     missing.len() < *room[order].get_or_insert_with(|| self.loading_room(render))
                 };
-                if let Some(dormant) = unread.filter(|_| has_room()) {
-                    missing.push(self.frontier.begin_loading(key, next, dormant));
+                if let (Some(dormant), ReadyClass::Any(lane, rank)) = (unread, place)
+                    && !is_later
+                    && has_room()
+                {
+                    missing.push(self.frontier.begin_loading(key, (lane, rank), dormant));
                 } else if skipped.len() < SKIPPED_MAX {
                     skipped.push(next.lane);
                     if let Lane::Job(job) = next.lane
@@ -220,19 +229,20 @@ impl Group {
     /// Updates whether a key is free and what it offers. Called after everything that may have
     /// changed this, also for keys that may have been removed since.
     pub(crate) fn refresh(&mut self, key: KeyId, now: Moment) {
-        let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
-        self.frontier.refresh(key, &turns);
+        self.frontier.refresh(key, &turns(&self.jobs, &self.config, now));
     }
 
     /// Offers a key for release under the class of its next entry, if it is free.
     pub(crate) fn offer(&mut self, key: KeyId, now: Moment) {
-        let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
-        self.frontier.offer(key, &turns);
+        self.frontier.offer(key, &turns(&self.jobs, &self.config, now));
     }
 
     /// Offers the key of an entry after its text was read: `Frontier::offer_next`.
     pub(crate) fn offer_next(&mut self, dormant: DormantRef, now: Moment) {
-        let turns = Turns { jobs: &self.jobs, parallel: self.config.parallel, now };
-        self.frontier.offer_next(dormant, &turns);
+        self.frontier.offer_next(dormant, &turns(&self.jobs, &self.config, now));
     }
+}
+
+fn turns<'a>(jobs: &'a Jobs, config: &GroupConfig, now: Moment) -> Turns<'a> {
+    Turns { jobs, parallel: config.parallel, is_by_age: config.key.is_own(), now }
 }

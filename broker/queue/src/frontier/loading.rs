@@ -1,23 +1,22 @@
 //! The free keys that wait until their next entry is read, so that they are not listed as ready.
 //! Entries that need a browser have a set of their own, as they have an order of release.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use hashbrown::HashMap;
 
-use super::key_queue::NextEntry;
 use super::keys::KeyId;
 use super::lane::Lane;
+use super::release_order::Rank;
 use crate::entry::EntryId;
 
 /// Keys, each with the entry that is being read.
 #[derive(Debug, Default)]
 pub(crate) struct LoadingKeys {
     keys: HashMap<KeyId, LoadingEntry>,
-    /// How many of them there are of each lane and priority, highest priority first.
-    classes: BTreeMap<(Lane, Reverse<i16>), usize>,
+    /// How many of them there are of each lane and rank.
+    classes: BTreeMap<(Lane, Rank), usize>,
 }
 
 /// An entry that is being read.
@@ -25,7 +24,7 @@ pub(crate) struct LoadingKeys {
 struct LoadingEntry {
     entry: EntryId,
     lane: Lane,
-    prio: i16,
+    rank: Rank,
 }
 
 impl LoadingKeys {
@@ -44,18 +43,16 @@ impl LoadingKeys {
         self.keys.get(&key).is_some_and(|loading| loading.entry == entry)
     }
 
-    /// Reports whether an entry of this lane that goes before this priority is being read.
-    pub(crate) fn is_before(&self, lane: Lane, prio: i16) -> bool {
-        let first = self.classes.range((lane, Reverse(i16::MAX))..).next();
-        first.is_some_and(|((first_lane, first), _)| *first_lane == lane && first.0 > prio)
+    /// Reports whether an entry of this lane that goes before this rank is being read.
+    pub(crate) fn is_before(&self, lane: Lane, rank: Rank) -> bool {
+        self.classes.range((lane, Rank::FIRST)..(lane, rank)).next().is_some()
     }
 
     /// The next entry of a key is being read.
-    pub(super) fn begin(&mut self, key: KeyId, next: NextEntry) {
-        let NextEntry { entry, lane, prio } = next;
+    pub(super) fn begin(&mut self, key: KeyId, entry: EntryId, lane: Lane, rank: Rank) {
         self.end(key);
-        self.keys.insert(key, LoadingEntry { entry, lane, prio });
-        *self.classes.entry((lane, Reverse(prio))).or_default() += 1;
+        self.keys.insert(key, LoadingEntry { entry, lane, rank });
+        *self.classes.entry((lane, rank)).or_default() += 1;
     }
 
     /// The next entry of a key was read, or the key was removed.
@@ -63,8 +60,8 @@ impl LoadingKeys {
         if self.keys.is_empty() {
             return;
         }
-        let Some(LoadingEntry { lane, prio, .. }) = self.keys.remove(&key) else { return };
-        if let Entry::Occupied(mut count) = self.classes.entry((lane, Reverse(prio))) {
+        let Some(LoadingEntry { lane, rank, .. }) = self.keys.remove(&key) else { return };
+        if let Entry::Occupied(mut count) = self.classes.entry((lane, rank)) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {
                 count.remove();

@@ -38,12 +38,12 @@ use tidings_protocol::UrlKey;
 use self::circuit::{Circuit, RequestEnd};
 use self::dormant::{DormantAdmission, DormantEntries};
 use self::entry_text::{DormantRef, WantedText};
-use self::key_queue::{KeyState, NextEntry};
+use self::key_queue::KeyState;
 use self::keys::{KeyId, Keys};
 use self::lane::Lane;
 use self::loading::LoadingKeys;
 use self::parts::PartRequests;
-use self::release_order::{ReadyClass, ReadyKeys};
+use self::release_order::{Rank, ReadyClass, ReadyKeys};
 pub(crate) use self::turns::{Turns, next_entry};
 use crate::config::GroupConfig;
 use crate::entry::{
@@ -553,12 +553,12 @@ impl Frontier {
     pub(crate) fn begin_loading(
         &mut self,
         key: KeyId,
-        next: NextEntry,
+        (lane, rank): (Lane, Rank),
         dormant: DormantRef,
     ) -> WantedText {
         let order = usize::from(dormant.needs_render());
         self.ready[order].set_class(key, None, &mut self.rng);
-        self.loading[order].begin(key, next);
+        self.loading[order].begin(key, dormant.id, lane, rank);
         self.dormant.wanted(dormant)
     }
 

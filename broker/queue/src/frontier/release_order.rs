@@ -2,17 +2,19 @@
 //!
 //! Each free key is listed once, under the class of its next entry. Announced entries take turns
 //! with those of jobs, and jobs take turns with each other. Within a lane the highest priority goes
-//! first. Among equals the choice is random, so that no host is always last.
+//! first. Among equals the choice is random, so that no host is always last. In a group without keys,
+//! where each event has its own key, the oldest goes first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
+use smallvec::SmallVec;
 use tidings_protocol::MemberId;
 
 use super::keys::KeyId;
 use super::lane::Lane;
-use crate::entry::{Demand, JobNumber};
+use crate::entry::{Demand, EntryId, JobNumber};
 use crate::leases::Members;
 use crate::mutants::{self, Mutant};
 
@@ -24,7 +26,30 @@ pub(crate) enum ReadyClass {
     /// The entry is a suspect, only for a member that holds no other suspect.
     Suspect(Lane),
     /// Any member may receive the entry.
-    Any(Lane, i16),
+    Any(Lane, Rank),
+}
+
+/// The place of an entry in its lane: lower ranks go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    prio: Reverse<i16>,
+    /// The entry, in a group without keys. `None` in other groups, where entries of one priority
+    /// are equal.
+    entry: Option<EntryId>,
+}
+
+impl Rank {
+    /// Lower than all others.
+    pub(super) const FIRST: Self = Self::new(i16::MAX, None);
+
+    pub(super) const fn new(prio: i16, entry: Option<EntryId>) -> Self {
+        Self { prio: Reverse(prio), entry }
+    }
+
+    /// The first rank of its priority.
+    pub(crate) fn first_of_priority(self) -> Self {
+        Self { entry: None, ..self }
+    }
 }
 
 /// The member for which an entry waits.
@@ -44,14 +69,16 @@ pub(crate) struct ReadyKeys {
     /// The position of each key, by its id.
     positions: Vec<Option<Position>>,
     pins: HashMap<KeyId, Pin>,
-    pinned: BTreeMap<Pin, Vec<KeyId>>,
-    suspects: BTreeMap<Lane, Vec<KeyId>>,
-    announced: KeysByPriority,
-    jobs: BTreeMap<JobNumber, KeysByPriority>,
+    /// The next entry of each key that any member may receive, in a group without keys.
+    entries: HashMap<KeyId, EntryId>,
+    pinned: BTreeMap<Pin, KeySet>,
+    suspects: BTreeMap<Lane, KeySet>,
+    announced: KeysByRank,
+    jobs: BTreeMap<JobNumber, KeysByRank>,
     /// Jobs with their whole budget in flight, and the keys of these jobs. Nothing of them is
     /// released until some of the budget is returned. Pinned entries are part of the budget in
     /// flight.
-    blocked: BTreeMap<JobNumber, KeysByPriority>,
+    blocked: BTreeMap<JobNumber, KeysByRank>,
     last_was_announced: bool,
     last_job: JobNumber,
     /// While set, no key is listed, and nothing is released.
@@ -70,8 +97,12 @@ enum PositionClass {
     /// The member is in `pins`.
     Pinned,
     Suspect(Lane),
+    /// The rest of the rank is in `entries`.
     Any(Lane, i16),
 }
+
+/// In a group without keys, most sets have one key.
+type KeySet = SmallVec<[KeyId; 2]>;
 
 impl ReadyKeys {
     /// Creates an empty set. `render` says whether the entries need a browser.
@@ -123,7 +154,9 @@ impl ReadyKeys {
         Some(match spot.class {
             PositionClass::Pinned => ReadyClass::Pinned(self.pins[&key]),
             PositionClass::Suspect(lane) => ReadyClass::Suspect(lane),
-            PositionClass::Any(lane, prio) => ReadyClass::Any(lane, prio),
+            PositionClass::Any(lane, prio) => {
+                ReadyClass::Any(lane, Rank::new(prio, self.entries.get(&key).copied()))
+            }
         })
     }
 
@@ -153,25 +186,24 @@ impl ReadyKeys {
         } else {
             announced().or_else(jobs)
         }?;
-        let (Reverse(prio), keys) = if mutants::is(Mutant::LowestPriorityFirst) {
-            keys.0.last_key_value()?
+        let (rank, keys) = if mutants::is(Mutant::LowestPriorityFirst) {
+            keys.sets.last_key_value()?
         } else {
-            keys.0.first_key_value()?
+            keys.sets.first_key_value()?
         };
-        Some((next_key(keys), ReadyClass::Any(lane, *prio)))
+        Some((next_key(keys), ReadyClass::Any(lane, *rank)))
     }
 
-    /// Returns the keys that are likely to be released together with the next one of this class.
-    pub(crate) fn upcoming(&self, place: ReadyClass, count: usize) -> &[KeyId] {
-        let keys = match place {
+    /// Returns the keys that are likely to be released together with the next one of this class, in
+    /// their order.
+    pub(crate) fn upcoming(&self, place: ReadyClass, count: usize) -> impl Iterator<Item = KeyId> {
+        let next = match place {
             ReadyClass::Pinned(_) | ReadyClass::Suspect(_) => None,
-            ReadyClass::Any(Lane::Announced, prio) => self.announced.0.get(&Reverse(prio)),
-            ReadyClass::Any(Lane::Job(job), prio) => {
-                self.jobs.get(&job).and_then(|keys| keys.0.get(&Reverse(prio)))
-            }
+            ReadyClass::Any(Lane::Announced, rank) => Some((&self.announced, rank)),
+            ReadyClass::Any(Lane::Job(job), rank) => self.jobs.get(&job).map(|keys| (keys, rank)),
         };
-        let keys = keys.map_or(&[][..], Vec::as_slice);
-        &keys[keys.len().saturating_sub(count)..]
+        let sets = next.into_iter().flat_map(|(keys, rank)| keys.sets.range(rank..));
+        sets.flat_map(|(_, keys)| keys.iter().rev().copied()).take(count)
     }
 
     /// Ends the turn of a lane.
@@ -184,7 +216,7 @@ impl ReadyKeys {
 
     /// Counts the free keys that would release an entry of this job to any member with credit.
     pub(crate) fn queued_of(&self, job: JobNumber) -> usize {
-        self.jobs.get(&job).map_or(0, KeysByPriority::len)
+        self.jobs.get(&job).map_or(0, KeysByRank::len)
     }
 
     /// Reports whether no key is listed that may release.
@@ -197,10 +229,10 @@ impl ReadyKeys {
 
     /// Counts the keys that only wait for a member.
     pub(crate) fn len(&self) -> usize {
-        let pinned = self.pinned.values().map(Vec::len).sum::<usize>();
+        let pinned = self.pinned.values().map(KeySet::len).sum::<usize>();
         let suspects = self.suspects.iter().filter(|(lane, _)| !self.is_blocked(**lane));
         let suspects = suspects.map(|(_, keys)| keys.len()).sum::<usize>();
-        let jobs = self.jobs.values().map(KeysByPriority::len).sum::<usize>();
+        let jobs = self.jobs.values().map(KeysByRank::len).sum::<usize>();
         pinned + suspects + self.announced.len() + jobs
     }
 
@@ -230,7 +262,7 @@ impl ReadyKeys {
         })
     }
 
-    fn next_job(&self, skipped: &[Lane]) -> Option<(Lane, &KeysByPriority)> {
+    fn next_job(&self, skipped: &[Lane]) -> Option<(Lane, &KeysByRank)> {
         let after = self.jobs.range(self.last_job + 1..);
         let upto = self.jobs.range(..=self.last_job);
         let mut jobs = after.chain(upto).map(|(job, keys)| (Lane::Job(*job), keys));
@@ -247,7 +279,8 @@ impl ReadyKeys {
             ReadyClass::Suspect(lane) => {
                 (PositionClass::Suspect(lane), self.suspects.entry(lane).or_default())
             }
-            ReadyClass::Any(lane, prio) => {
+            ReadyClass::Any(lane, rank) => {
+                self.entries.extend(rank.entry.map(|entry| (key, entry)));
                 let keys = match lane {
                     Lane::Announced => &mut self.announced,
                     Lane::Job(job) => match self.blocked.get_mut(&job) {
@@ -255,7 +288,7 @@ impl ReadyKeys {
                         None => self.jobs.entry(job).or_default(),
                     },
                 };
-                (PositionClass::Any(lane, prio), keys.0.entry(Reverse(prio)).or_default())
+                (PositionClass::Any(lane, rank.prio.0), keys.add(rank))
             }
         };
         // The key at a random index moves to the end, where the next release takes it.
@@ -284,20 +317,11 @@ impl ReadyKeys {
                 remove_from(&mut self.pinned, &pin, index)
             }
             PositionClass::Suspect(lane) => remove_from(&mut self.suspects, &lane, index),
-            PositionClass::Any(Lane::Announced, prio) => {
-                remove_from(&mut self.announced.0, &Reverse(prio), index)
-            }
-            PositionClass::Any(Lane::Job(job), prio) => {
-                if let Some(keys) = self.blocked.get_mut(&job) {
-                    remove_from(&mut keys.0, &Reverse(prio), index)
-                } else {
-                    let keys =
-                        self.jobs.get_mut(&job).expect("a listed key has the set of its job");
-                    let moved = remove_from(&mut keys.0, &Reverse(prio), index);
-                    if keys.is_empty() {
-                        self.jobs.remove(&job);
-                    }
-                    moved
+            PositionClass::Any(lane, prio) => {
+                let rank = Rank::new(prio, self.entries.remove(&key));
+                match lane {
+                    Lane::Announced => self.announced.remove(rank, index),
+                    Lane::Job(job) => self.remove_of_job(job, rank, index),
                 }
             }
         };
@@ -305,6 +329,18 @@ impl ReadyKeys {
             let spot = self.positions[moved.index()].as_mut().expect("a listed key has a position");
             spot.index = u32::try_from(index).expect("keys have 32-bit ids");
         }
+    }
+
+    fn remove_of_job(&mut self, job: JobNumber, rank: Rank, index: usize) -> Option<KeyId> {
+        if let Some(keys) = self.blocked.get_mut(&job) {
+            return keys.remove(rank, index);
+        }
+        let keys = self.jobs.get_mut(&job).expect("a listed key has the set of its job");
+        let moved = keys.remove(rank, index);
+        if keys.is_empty() {
+            self.jobs.remove(&job);
+        }
+        moved
     }
 }
 
@@ -315,11 +351,7 @@ fn next_key(keys: &[KeyId]) -> KeyId {
 
 /// Removes the key at an index from one of the sets, which are not empty. Returns the key that
 /// moved to that index.
-fn remove_from<K: Ord>(
-    sets: &mut BTreeMap<K, Vec<KeyId>>,
-    which: &K,
-    index: usize,
-) -> Option<KeyId> {
+fn remove_from<K: Ord>(sets: &mut BTreeMap<K, KeySet>, which: &K, index: usize) -> Option<KeyId> {
     let keys = sets.get_mut(which).expect("a listed key is in a set");
     keys.swap_remove(index);
     let moved = keys.get(index).copied();
@@ -329,16 +361,33 @@ fn remove_from<K: Ord>(
     moved
 }
 
-/// Keys by the priority of their next entry, highest first. No set in it is empty.
+/// Keys by the rank of their next entry.
 #[derive(Debug, Default)]
-struct KeysByPriority(BTreeMap<Reverse<i16>, Vec<KeyId>>);
+struct KeysByRank {
+    /// None of them is empty.
+    sets: BTreeMap<Rank, KeySet>,
+    /// The number of keys.
+    len: usize,
+}
 
-impl KeysByPriority {
+impl KeysByRank {
+    /// Returns the set of a rank, to which the caller adds a key.
+    fn add(&mut self, rank: Rank) -> &mut KeySet {
+        self.len += 1;
+        self.sets.entry(rank).or_default()
+    }
+
+    /// Does the same as [`remove_from`].
+    fn remove(&mut self, rank: Rank, index: usize) -> Option<KeyId> {
+        self.len -= 1;
+        remove_from(&mut self.sets, &rank, index)
+    }
+
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len == 0
     }
 
     fn len(&self) -> usize {
-        self.0.values().map(Vec::len).sum()
+        self.len
     }
 }

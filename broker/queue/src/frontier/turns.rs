@@ -3,7 +3,7 @@
 use super::entry_text::DormantRef;
 use super::key_queue::{KeyQueue, NextEntry};
 use super::keys::KeyId;
-use super::release_order::{Pin, ReadyClass};
+use super::release_order::{Pin, Rank, ReadyClass};
 use super::{Frontier, Wake};
 use crate::jobs::Jobs;
 use crate::moment::Moment;
@@ -16,6 +16,8 @@ pub(crate) struct Turns<'a> {
     pub(crate) jobs: &'a Jobs,
     /// Requests in flight per key.
     pub(crate) parallel: u32,
+    /// Whether the oldest entry goes first, because the group has no keys.
+    pub(crate) is_by_age: bool,
     /// The present moment.
     pub(crate) now: Moment,
 }
@@ -79,7 +81,7 @@ impl Frontier {
             && queue.is_free(turns.now, turns.parallel);
         let next = if is_free { next_entry(queue, render, turns.jobs) } else { None };
         next.filter(|next| queue.circuit_lets_pass(next.entry, turns.now))
-            .map(|next| self.ready_class(next))
+            .map(|next| self.ready_class(next, turns.is_by_age))
     }
 
     /// Reports whether the next entry of a key only waits for a member's credit, or for its text,
@@ -88,9 +90,14 @@ impl Frontier {
         self.ready(render).offers(key) || self.loading(render).contains(key)
     }
 
-    fn ready_class(&self, NextEntry { entry, lane, prio }: NextEntry) -> ReadyClass {
-        let Some(live) = self.active.get(&entry) else {
-            return ReadyClass::Any(lane, prio);
+    fn ready_class(
+        &self,
+        NextEntry { entry: id, lane, prio }: NextEntry,
+        is_by_age: bool,
+    ) -> ReadyClass {
+        let rank = |prio| Rank::new(prio, is_by_age.then_some(id));
+        let Some(live) = self.active.get(&id) else {
+            return ReadyClass::Any(lane, rank(prio));
         };
         let entry = &live.entry;
         if let Some(again) = &entry.again {
@@ -98,7 +105,7 @@ impl Frontier {
         } else if entry.is_suspect() {
             ReadyClass::Suspect(lane)
         } else {
-            ReadyClass::Any(lane, entry.admitted.prio)
+            ReadyClass::Any(lane, rank(entry.admitted.prio))
         }
     }
 }

@@ -93,6 +93,24 @@ fn all_entries_are_released_with_their_texts() {
     assert!(bench.pages.texts_read > 400);
 }
 
+#[test]
+fn the_oldest_goes_first_whichever_text_is_read_first() {
+    let mut bench = Bench::new(&[("key", "none")]);
+    bench.group.set_paging(TINY);
+    let events: Vec<_> = (0..300).map(|n| format!("/orders/{n:03}")).collect();
+    for event in &events {
+        bench.publish(event);
+    }
+    let mut reads = requests(&mut bench, join(300));
+    assert!(reads.len() > 1, "several reads at once");
+    while let Some(newest) = reads.pop() {
+        let reply = bench.pages.execute(newest);
+        reads.extend(requests(&mut bench, Input::Texts(reply)));
+    }
+    let tasks: Vec<_> = bench.tasks.iter().map(|(_, task)| &task.payload).collect();
+    assert_eq!(tasks, events.iter().collect::<Vec<_>>());
+}
+
 /// With credit for one task, the texts of the next keys are read in advance: the task after that
 /// needs no read.
 #[test]
