@@ -27,6 +27,10 @@ with_defaults! {
         /// which is longer than a person hesitates with telnet in character mode. Then the
         /// connection is closed (`-ERR timeout`).
         pub partial_line_timeout_ms: u64 = 30_000,
+        /// Milliseconds of silence after which the system probes whether the machine of a client is
+        /// still there, as `tidings` does in the other direction. Default 60,000. If it does not
+        /// answer for as long again, the connection ends, with everything that it holds.
+        pub keepalive_ms: u64 = 60_000,
         /// Milliseconds that a client which may only log in has to do so. Default 10,000. Then the
         /// connection is closed (`-ERR timeout`).
         pub login_timeout_ms: u64 = 10_000,

@@ -46,7 +46,8 @@ impl Listeners {
     pub(crate) fn open(config: &BrokerConfig, sockets: Sockets) -> Result<Self, StartError> {
         let at = |address, socket: Option<std::net::TcpListener>| {
             let socket = socket.map_or_else(|| bind(address), Ok)?;
-            net::listen(socket).map_err(|source| StartError::listening(address, source))
+            net::listen(socket, &config.limits)
+                .map_err(|source| StartError::listening(address, source))
         };
         Ok(Self {
             lines: at(config.listen, sockets.line)?,

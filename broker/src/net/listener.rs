@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ServerConfig;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tidings_protocol::{Code, ProtocolError};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ use super::handshake::handshake;
 use super::stream::SocketStream;
 use crate::access::Transport;
 use crate::audit::{AuditEvent, Initiator};
+use crate::limits::Limits;
 use crate::mailbox::{ConnId, Mailbox};
 use crate::quota::Usage;
 use crate::remote::{PeerAddr, RemoteInfo};
@@ -37,6 +38,9 @@ const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// drops old events.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Probes of a silent client without an answer after which its connection ends.
+const KEEPALIVE_PROBES: u32 = 4;
+
 /// Reads from a rejected connection; enough for the first commands of a normal client.
 const REJECTED_READS_MAX: usize = 16;
 
@@ -52,10 +56,17 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 }
 
 /// Registers a listening socket with the runtime. Returns the listener and its address.
-pub(crate) fn listen(socket: std::net::TcpListener) -> io::Result<(TcpListener, SocketAddr)> {
+pub(crate) fn listen(
+    socket: std::net::TcpListener,
+    limits: &Limits,
+) -> io::Result<(TcpListener, SocketAddr)> {
     socket.set_nonblocking(true)?;
-    // Connections inherit this. It ends connections of silent peers after their machine is gone.
-    SockRef::from(&socket).set_keepalive(true)?;
+    // Connections inherit this. It ends those of silent clients whose machine is gone.
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_millis(limits.keepalive_ms))
+        .with_interval(Duration::from_millis(limits.keepalive_ms / u64::from(KEEPALIVE_PROBES)))
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
     let listener = TcpListener::from_std(socket)?;
     let local_addr = listener.local_addr()?;
     Ok((listener, local_addr))

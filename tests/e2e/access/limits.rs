@@ -1,7 +1,8 @@
 //! Limits of an address and of a principal, with netcat, curl and commands as clients.
 
+use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -34,6 +35,29 @@ fn connect(server: &Server) -> LineConnection {
 
 fn start_nc(server: &Server) -> Process {
     Process::start(Command::new("nc").args(["127.0.0.1", &server.address.port().to_string()]))
+}
+
+#[test]
+fn silent_clients_are_probed_after_a_minute() {
+    let server = Server::start_broker();
+    let line = LineConnection::connect_client(server.address);
+    let http = HttpClient::new(&server).authority().parse().unwrap();
+    let stream = TcpStream::connect::<SocketAddr>(http).unwrap();
+    for port in [server.address.port(), http.port()] {
+        let left = wait_until("a connection with a keepalive timer", || {
+            let table = fs::read_to_string("/proc/net/tcp").unwrap();
+            table.lines().skip(1).find_map(|line| {
+                let fields: Vec<_> = line.split_ascii_whitespace().collect();
+                // proc(5): the local address, the state (01: established), and the kind of the
+                // timer (02: keepalive) with its time in hundredths of a second.
+                let is_ours = fields[1].ends_with(&format!(":{port:04X}")) && fields[3] == "01";
+                let left = fields[5].strip_prefix("02:").filter(|_| is_ours)?;
+                Some(u32::from_str_radix(left, 16).unwrap())
+            })
+        });
+        assert!(left <= 60 * 100, "{left}");
+    }
+    drop((line, stream));
 }
 
 // PROTOCOL: S19

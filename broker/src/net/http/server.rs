@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
 use tidings_protocol::Token;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
@@ -80,6 +81,9 @@ async fn serve_connection(
 ) {
     let config = &http.config;
     set_socket_options(&stream, http.shared.limits.unsent_bytes);
+    // The comments of a stream of events hold the probes back. They, too, must be acknowledged.
+    let unacknowledged_max = Duration::from_millis(http.shared.limits.keepalive_ms) * 2;
+    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(unacknowledged_max));
     let (mut stream, remote) = match http.shared.tls.as_ref().map(Tls::http_config) {
         None => (SocketStream::Plain(stream), RemoteInfo::unencrypted(peer)),
         Some(tls) => {
