@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::program::{self, Program};
 use super::writer::OutputWriter;
-use super::{SubArgs, broker_failure, note_if_new, task_json};
+use super::{SubArgs, broker_failure, find_begin, task_json};
 use crate::client::{broker_message, connection};
 use crate::flags::milliseconds;
 use crate::terminal::failure::Failure;
@@ -65,7 +65,7 @@ pub(super) async fn run(
     let topic = args.topic.clone();
     let setup =
         GroupSetup { group: group.clone(), topic, key: "none", is_exclusive: false, settings: &[] };
-    note_if_new(&connected.client, &args.topic).await;
+    find_begin(&connected.client, &args.topic).await;
     let is_new = setup.ensure(&connected.client).await.map_err(|error| match error {
         ClientError::TopicMissing { .. } => Failure::failed(error.to_string()),
         error => broker_failure(&broker, &error),

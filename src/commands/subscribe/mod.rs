@@ -21,6 +21,7 @@ use clap::Args;
 use serde::Serialize;
 use tidings_client::{Client, ClientError, Subscriber, SubscriberEvent, Subscription};
 use tidings_connectors::signal::{SignalName, SignalTarget};
+use tidings_protocol::status::TopicStatus;
 use tidings_protocol::{
     AttributeFilter, Code, Command, CursorName, GroupName, Payload, Seq, StartAt, TaskId,
     TopicAction, TopicCommand, TopicName,
@@ -93,8 +94,11 @@ signal when files arrive, and again while files remain. The process of --pid-fil
 younger than that file, must have the name --program, and must handle the signal; otherwise the
 files wait. A durable cursor, stored in the directory, resumes after the last file.
 
-Exit codes: 0 the count is reached, or stopped; 1 the broker is gone or rejects the request, or a
-program of --exec failed without --group; 2 wrong usage.";
+Restarts: if the connection is lost, `sub` connects again, and continues behind the last event. With
+--no-follow it ends.
+
+Exit codes: 0 the count is reached, or stopped; 1 there is no broker at the start, it rejects the
+request, or a program of --exec failed without --group; 2 wrong usage.";
 
 /// While events arrive, the durable cursor moves by at least this many: each move is a sync of the
 /// broker's disk.
@@ -225,11 +229,15 @@ pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
     if args.no_follow {
         no_follow::check_flags(from, args.cursor.as_ref())?;
     }
-    let subscription =
+    let mut subscription =
         Subscription { topic: topic.clone(), from, cursor: args.cursor.clone(), takeover, filter };
     let client = connected.client.clone();
-    note_if_new(&client, &topic).await;
-    let mut subscriber = Subscriber::new(connector, subscription).on(connected);
+    let begin = find_begin(&client, &topic).await;
+    if subscription.cursor.is_none() {
+        // Named by its number, so that a lost connection leaves nothing out.
+        subscription.from = subscription.from.or(begin);
+    }
+    let mut subscriber = Subscriber::new(connector.retrying_login(), subscription).on(connected);
     loop {
         match subscriber.next().await {
             Ok(SubscriberEvent::Subscribed { .. }) => break,
@@ -250,7 +258,7 @@ pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
     // The connection ends with the subscriber.
     drop(client);
     let is_durable = args.cursor.is_some();
-    let ended = print_events(&mut subscriber, &mut printer, args.count, &stop).await?;
+    let ended = print_events(broker, &mut subscriber, &mut printer, args.count, &stop).await?;
     if let Some(error) = ended {
         let resume = match (printer.last, args.cursor) {
             (_, Some(cursor)) => format!("; resume with --as {cursor}"),
@@ -277,13 +285,17 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     Ok(timeout)
 }
 
-/// Notes that the subscription creates its topic, whose name may be misspelt.
-async fn note_if_new(client: &Client, topic: &TopicName) {
+/// Where new events of the topic begin. Notes that the subscription creates the topic, whose name
+/// may be misspelt.
+async fn find_begin(client: &Client, topic: &TopicName) -> Option<StartAt> {
     let show = TopicCommand::new(TopicAction::Show, topic.as_str(), Vec::new());
-    if let Err(ClientError::Refused(refusal)) = client.request(&Command::Topic(show)).await
-        && refusal.code == Code::NotFound
-    {
-        note(&format!("topic {topic} is new"));
+    match client.request(&Command::Topic(show)).await {
+        Ok(shown) => Some(StartAt::Seq(TopicStatus::parse(&shown.ok).next)),
+        Err(ClientError::Refused(refusal)) if refusal.code == Code::NotFound => {
+            note(&format!("topic {topic} is new"));
+            Some(StartAt::First)
+        }
+        Err(_) => None,
     }
 }
 
@@ -296,14 +308,16 @@ fn broker_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {
     })
 }
 
-/// Prints until the count is reached or `stop` is cancelled (`None`), or until the connection is
-/// lost or the cursor cannot move. A running program is waited for.
+/// Prints until the count is reached or `stop` is cancelled (`None`), or until another connection
+/// cannot help. With a last seq, also until the connection is lost. A running program is waited for.
 async fn print_events(
+    broker: &BrokerAddress,
     subscriber: &mut Subscriber,
     printer: &mut EventPrinter,
     count: Option<u64>,
     stop: &CancellationToken,
 ) -> Result<Option<ClientError>, Failure> {
+    let mut is_lost = false;
     loop {
         if printer.is_at_end() || count.is_some_and(|count| printer.printed >= count) {
             printer.flush()?;
@@ -331,9 +345,28 @@ async fn print_events(
             }
         };
         match event {
+            Ok(SubscriberEvent::Lost(error)) if printer.end_seq.is_none() => {
+                printer.flush()?;
+                if !mem::replace(&mut is_lost, true) {
+                    let error = broker_message::client_error(&error);
+                    note(&format!("{broker}: {error}; reconnecting"));
+                }
+            }
+            // Later the reason may pass, such as a limit.
+            Ok(SubscriberEvent::Refused(refusal)) if refusal.code.is_transient() => {}
+            Ok(SubscriberEvent::Refused(refusal)) => {
+                return Ok(Some(ClientError::Refused(refusal)));
+            }
             Ok(SubscriberEvent::Lost(error)) | Err(error) => {
                 printer.flush()?;
                 return Ok(Some(error));
+            }
+            Ok(SubscriberEvent::Subscribed { continues }) => {
+                is_lost = false;
+                note(&format!("{broker}: reconnected"));
+                if !continues {
+                    printer.begin_again();
+                }
             }
             Ok(event) => printer.print_event(&event).await?,
         }
@@ -346,8 +379,10 @@ async fn close(
     mut subscriber: Subscriber,
     written: Option<Seq>,
 ) -> Result<(), Failure> {
-    if let Some(seq) = written {
-        subscriber.seen(seq);
+    match written {
+        Some(seq) => subscriber.seen(seq),
+        None if subscriber.client().is_none() => return Ok(()),
+        None => {}
     }
     match timeout(LAST_CURSOR_MOVE_MAX, subscriber.close()).await {
         Ok(closed) => closed.map_err(|error| broker_failure(broker, &error)),
@@ -391,7 +426,22 @@ impl EventPrinter {
         self.end_seq.is_some_and(|end| end == Seq(0) || self.last >= Some(end))
     }
 
+    /// The topic was lost, and its numbers begin again.
+    fn begin_again(&mut self) {
+        note(&format!("topic {} does not continue: events may be missing", self.topic));
+        (self.last, self.written) = (None, None);
+    }
+
     async fn print_event(&mut self, event: &SubscriberEvent) -> Result<(), Failure> {
+        if let SubscriberEvent::Event { seq: last, .. }
+        | SubscriberEvent::Lag { to: last, .. }
+        | SubscriberEvent::Gap { to: last, .. }
+        | SubscriberEvent::Skipped(last) = event
+            && Some(*last) <= self.last
+        {
+            // After a loss of the connection, events arrive again from the cursor on.
+            return Ok(());
+        }
         match event {
             SubscriberEvent::Event { seq, .. } if self.end_seq.is_some_and(|end| *seq > end) => {
                 // The filter skipped the last event to print.

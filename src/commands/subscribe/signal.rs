@@ -15,7 +15,7 @@ use tidings_protocol::{AttributeFilter, CursorName, Seq, TopicName};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{SubArgs, broker_failure, close, describe_missing, note_if_new};
+use super::{SubArgs, broker_failure, close, describe_missing, find_begin};
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
 use crate::terminal::failure::Failure;
@@ -94,7 +94,7 @@ pub(super) async fn run(
     // An earlier run may have left files that the program does not know.
     signaller.schedule.file_added(Instant::now().into_std());
     let (connector, connected) = connection::open(&broker, NAME).await?;
-    note_if_new(&connected.client, &topic).await;
+    find_begin(&connected.client, &topic).await;
     let subscription = Subscription { topic, from, cursor: Some(cursor), takeover, filter };
     let subscriber = Subscriber::new(connector.persistent(), subscription).on(connected);
     signaller.serve(&broker, subscriber, &stop).await

@@ -1,10 +1,11 @@
 //! `tidings pub` and `tidings sub`: pipes, confirmations, lost brokers and durable cursors.
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::line_connection::LineConnection;
 use crate::support::ports::free_address;
-use crate::support::process::{Process, Server, run_tidings, tidings_command};
+use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
 use crate::support::scripted_broker::{ScriptedConnection, start_scripted_broker};
 use crate::support::wait::wait_until;
 
@@ -58,8 +59,7 @@ fn json_output_has_seq_payload_and_attributes() {
         &server.address_text(),
     ];
     let lines = run_tidings(server.folder.path(), &sub).expect_code(0).stdout();
-    let events: Vec<serde_json::Value> =
-        lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(events[0]["seq"], 1);
     assert_eq!(events[0]["topic"], "t");
     assert_eq!(events[0]["payload"], "text with \"quotes\"");
@@ -173,18 +173,24 @@ fn an_unreachable_broker_is_a_one_line_error() {
 }
 
 #[test]
-fn sub_reports_a_lost_broker_and_where_to_resume() {
-    let server = Server::start_broker();
+fn sub_without_follow_reports_a_lost_broker_and_where_to_resume() {
+    let (address, broker) = start_scripted_broker(|listener| {
+        let mut client = ScriptedConnection::accept(&listener);
+        let state = "+OK t next=3 first=1 kept=2";
+        for (command, answer) in
+            [("TOPIC show t", state), ("SUB t from=first", "+OK"), ("TOPIC show t", state)]
+        {
+            assert_eq!(client.next().unwrap(), command);
+            client.send(answer);
+        }
+        client.send("MSG t 1 one");
+    });
     let folder = TempDir::new().unwrap();
-    let subscriber = Process::start(&mut tidings_command(
-        folder.path(),
-        ["sub", "t", "--from", "first", "--broker", &server.address_text()],
-    ));
-    LineConnection::connect_client(server.address).request("PUB t one");
-    assert_eq!(subscriber.wait_for_stdout_lines(1), ["one"]);
-    server.process.signal_and_finish("TERM").expect_code(0);
-    let output = subscriber.finish().expect_code(1);
+    let arguments = ["sub", "t", "--from", "first", "--no-follow", "--broker", &address];
+    let output = run_tidings(folder.path(), &arguments).expect_code(1);
+    assert_eq!(output.stdout(), ["one"]);
     assert!(output.stderr().contains("--from 2"), "{}", output.stderr());
+    broker.join().unwrap();
 }
 
 /// Waits until `TOPIC show t` contains this text for the cursor `me`.
@@ -249,6 +255,57 @@ fn a_durable_cursor_survives_a_broker_crash() {
     sub(&server, 1, count / 2);
     let server = server.restart("KILL", &["broker"]);
     sub(&server, count / 2 + 1, count);
+}
+
+#[test]
+fn sub_continues_by_number_after_a_restart_of_the_broker() {
+    for signal in ["KILL", "TERM"] {
+        let server = Server::start_broker();
+        let at = server.address_text();
+        let mut client = LineConnection::connect_client(server.address);
+        client.request("PUB quiet /1 n=2");
+        let start = |topic: &str, flags: &[&str]| {
+            let arguments = [&["sub", topic, "--broker", &at], flags].concat();
+            Process::start(&mut tidings_command(server.folder.path(), arguments))
+        };
+        let print = ["--exec", "sh", "-c", "echo $EVENT_PAYLOAD"];
+        let subscribers = [
+            // Without an event between its start and the restart.
+            ("quiet", start("quiet", &[])),
+            ("t", start("t", &[])),
+            ("t", start("t", &["--as", "a"])),
+            ("t", start("t", &[&["--as", "b"], &print[..]].concat())),
+            ("t", start("t", &print)),
+            ("t", start("t", &["--where", "n=2", "--where", "x!=1"])),
+        ];
+        let wait_for_readers = |topic: &str, count: usize| {
+            wait_until(&format!("{count} readers of {topic}"), || {
+                let shown = run_at(&server, &["topic", "show", topic, "--json"]).stdout();
+                let shown: Value = serde_json::from_str(shown.first()?).unwrap();
+                (shown["readers"] == count).then_some(())
+            });
+        };
+        wait_for_readers("t", 5);
+        wait_for_readers("quiet", 1);
+        client.request("PUB t /1 n=2");
+        for (_, subscriber) in &subscribers[1..] {
+            subscriber.wait_for_line_with("/1");
+        }
+        let server = server.restart_at_same_address(signal, &["broker"]);
+        // Published before any subscriber is back, or after; none is left out, and none is repeated.
+        let mut client = LineConnection::connect_client(server.address);
+        for event in ["PUB t /2 n=2", "PUB quiet /2 n=2", "PUB t /3 n=2", "PUB quiet /3 n=2"] {
+            assert!(client.request(event).starts_with("+OK"));
+        }
+        for (topic, subscriber) in subscribers {
+            subscriber.wait_for_line_with("/3");
+            let output = subscriber.signal_and_finish("TERM").expect_code(0);
+            let expected = ["/1 n=2", "/2 n=2", "/3 n=2"];
+            let from = usize::from(topic == "quiet");
+            assert_eq!(output.stdout(), expected[from..], "{}", output.stderr());
+            assert!(output.stderr().contains("; reconnecting"), "{}", output.stderr());
+        }
+    }
 }
 
 #[test]

@@ -213,11 +213,12 @@ impl Subscriber {
             if let Err(error) = self.send_due().await {
                 return self.lost(error);
             }
+            let continues_by_seq = self.continues_by_seq();
             let open = self.connection.as_mut().expect("it was just set");
             let event = match open.step(self.is_paused).await {
                 Step::Subscribed(Ok(_)) => Some(self.subscribed()),
                 Step::Subscribed(Err(ClientError::Refused(refusal)))
-                    if refusal.code == Code::Conflict && self.next_seq.is_some() =>
+                    if refusal.code == Code::Conflict && continues_by_seq =>
                 {
                     // The topic has never reached this seq: it was lost, and begins again.
                     (self.next_seq, self.has_begun_again) = (None, true);
@@ -317,6 +318,13 @@ impl Subscriber {
             open.moved = Some(seq);
         }
         Ok(())
+    }
+
+    /// Whether `SUB` names the seq of an event that a connection before has reached.
+    fn continues_by_seq(&self) -> bool {
+        let has_begun = self.progress == Progress::Subscribed && self.subscription.cursor.is_none();
+        let begins_by_seq = matches!(self.subscription.from, Some(StartAt::Seq(_)));
+        self.next_seq.is_some() || (has_begun && begins_by_seq)
     }
 
     fn subscribed(&mut self) -> SubscriberEvent {
