@@ -138,7 +138,7 @@ pub use reply::{
     encode_skip, encode_task, error_from_wire, field, field_number,
 };
 pub use session::{GARBAGE_LINES_MAX, Session, SessionEnd, SessionEvent, SessionMode};
-pub use time_of_day::{After, AfterError, DAY_MS, TimeOfDay, TimeOfDayError};
+pub use time_of_day::{After, AfterError, DAY_MS, EVERY_MS_MIN, TimeOfDay, TimeOfDayError};
 pub use traceparent::{TRACEPARENT, is_traceparent, trace_id};
 pub use url_pattern::{Pattern, Patterns, UrlFilter};
 pub use verb::Verb;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use crate::duration::{DurationError, format_ms, parse_ms};
 use crate::wire::number;
+use crate::{ProtocolError, bad_argument};
 
 /// Milliseconds of a day. To the wall clock of a computer all days have the same length.
 pub const DAY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -68,6 +69,9 @@ impl fmt::Display for TimeOfDay {
     }
 }
 
+/// The shortest `every=` of an event, in ms. Each fetch costs a record, and no host wants more.
+pub const EVERY_MS_MIN: u64 = 100;
+
 /// When an entry is due: `after=`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
@@ -81,6 +85,13 @@ pub enum After {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{DurationError}, and {TimeOfDayError}")]
 pub struct AfterError;
+
+impl After {
+    /// Parses the value of an option or attribute.
+    pub fn parse_option(key: &str, value: &str) -> Result<Self, ProtocolError> {
+        value.parse().map_err(|error: AfterError| bad_argument(format!("{key}={value}: {error}")))
+    }
+}
 
 impl FromStr for After {
     type Err = AfterError;

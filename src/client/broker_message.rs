@@ -14,11 +14,12 @@ const HINTS: &[(&str, &str)] = &[
     ("GROUP set ", "change it with: tidings group set "),
     ("JOB open ", "create it with: tidings job open "),
     ("JOB cancel ", "end it first with: tidings job cancel "),
+    ("force=yes", "to delete it now, add --force"),
     ("log in with HELLO", "log in with --token-file FILE or TIDINGS_TOKEN"),
 ];
 
 /// The verbs behind a command in a hint, as in `GROUP create nix creates it`.
-const HINT_VERBS: &[&str] = &["changes", "creates", "ends", "lets", "makes", "removes"];
+const HINT_VERBS: &[&str] = &["changes", "creates", "deletes", "ends", "lets", "makes", "removes"];
 
 /// Why no token is sent, although the configuration has one.
 static UNSENT_TOKEN: OnceLock<String> = OnceLock::new();
@@ -122,6 +123,10 @@ mod tests {
             (
                 "anonymous clients may not publish; log in with HELLO token=<token>, or by HTTP",
                 "anonymous clients may not publish; log in with --token-file FILE or TIDINGS_TOKEN",
+            ),
+            (
+                "group g: its lease ends in 4s; force=yes deletes it now",
+                "group g: its lease ends in 4s; to delete it now, add --force",
             ),
             (
                 "group crawlers is damaged; nothing is done",

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use clap::Args;
 use tidings_client::{Backoff, ClientError, PublishEvent, Publisher};
-use tidings_protocol::{PAYLOAD_BYTES_MAX, TopicName, bad_argument, format_ms, text};
+use tidings_protocol::{
+    After, EVERY_MS_MIN, PAYLOAD_BYTES_MAX, Payload, Prio, ProtocolError, TopicName, bad_argument,
+    format_ms, text,
+};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -168,7 +171,12 @@ impl LineSource {
                 match source {
                     LineSource::Arguments(payloads) => {
                         for (payload, line) in payloads.iter().zip(1..) {
-                            push(line, Ok(payload.as_bytes()));
+                            let is_empty = payload.is_empty();
+                            let refusal = || "an event has at least one byte".to_owned();
+                            push(
+                                line,
+                                if is_empty { Err(refusal()) } else { Ok(payload.as_bytes()) },
+                            );
                         }
                     }
                     LineSource::Input { lines, .. } => {
@@ -346,13 +354,28 @@ fn push_line(
         if line.len() > PAYLOAD_BYTES_MAX {
             return Err(bad_argument(format!("longer than {PAYLOAD_BYTES_MAX} bytes")));
         }
-        text::check(line).map_err(|error| bad_argument(error.to_string()))
+        let line = text::check(line).map_err(|error| bad_argument(error.to_string()))?;
+        check_times(&Payload::parse(line)).map(|()| line)
     });
     match line {
         Ok("") => {}
         Ok(line) => publisher.push(number, topic, line),
         Err(refusal) => publisher.push_refused(number, topic, refusal),
     }
+}
+
+/// Rejects an event with a time or priority that every group would reject.
+fn check_times(payload: &Payload<'_>) -> Result<(), ProtocolError> {
+    payload.attribute("prio").map_or(Ok(()), |prio| prio.parse::<Prio>().map(drop))?;
+    for key in ["after", "every", "was"] {
+        let Some(value) = payload.attribute(key) else { continue };
+        let time = After::parse_option(key, value)?;
+        if key != "after" && matches!(time, After::Ms(1..EVERY_MS_MIN)) {
+            let text = format!("{key}={value}: expected 0, or at least {EVERY_MS_MIN}ms");
+            return Err(bad_argument(text));
+        }
+    }
+    Ok(())
 }
 
 async fn wait_until(at: Option<Instant>) {

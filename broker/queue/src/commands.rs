@@ -46,7 +46,7 @@ pub fn group_input(asked: Requester, manage: &GroupCommand<'_>) -> Result<Input,
             operate(manage.purged()?.map_or(Operation::Purge, Operation::ChangeWaiting))
         }
         GroupAction::Bump => operate(Operation::ChangeWaiting(manage.bumped()?)),
-        GroupAction::Delete => plain(Operation::Delete),
+        GroupAction::Delete => operate(Operation::Delete { is_forced: manage.is_forced()? }),
         GroupAction::Retry => operate(Operation::Retry(manage.entry_selection()?)),
         GroupAction::Drop => operate(Operation::Drop(manage.entry_selection()?)),
         action @ (GroupAction::Ls | GroupAction::Watch | GroupAction::Unknown(_)) => {

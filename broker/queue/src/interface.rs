@@ -251,7 +251,10 @@ pub enum Operation {
         key: Box<str>,
     },
     /// Deletes the group, if it is not in use.
-    Delete,
+    Delete {
+        /// Tasks of members that are not connected do not count.
+        is_forced: bool,
+    },
 }
 
 /// Names and values of settings.

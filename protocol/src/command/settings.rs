@@ -8,7 +8,6 @@ use super::manage::{Action, GroupCommand, JobCommand, ManageCommand};
 use crate::error::bad_argument;
 use crate::payload::push_attribute;
 use crate::status::{JobState, OnOff, TaskState};
-use crate::time_of_day::AfterError;
 use crate::url_pattern::Patterns;
 use crate::wire::number;
 use crate::{
@@ -318,6 +317,12 @@ impl GroupCommand<'_> {
         self.range(LISTED_DEFAULT)
     }
 
+    /// Whether `delete` also takes the tasks of members that are not connected (`force=yes`).
+    pub fn is_forced(&self) -> Result<bool, ProtocolError> {
+        self.allow_options(&["force"])?;
+        self.is_yes("force")
+    }
+
     /// The member of `drain` and `undrain`, as an operator names it.
     pub fn member(&self) -> Result<&str, ProtocolError> {
         self.allow_options(&["member"])?;
@@ -364,10 +369,7 @@ impl JobCommand<'_> {
     /// attributes that its tasks have, each with a leading blank.
     pub fn seed_settings(&self) -> Result<(i16, After, String), ProtocolError> {
         let prio = self.setting("prio").map_or(Ok(0), |prio| prio.parse().map(Prio::value))?;
-        let after = self.setting("after").unwrap_or("0");
-        let after = after
-            .parse()
-            .map_err(|error: AfterError| bad_argument(format!("after={after}: {error}")))?;
+        let after = After::parse_option("after", self.setting("after").unwrap_or("0"))?;
         let render = self.setting("render");
         if let Some(word) = render.filter(|word| Render::from_word(word).is_none()) {
             return Err(bad_argument(format!("render={word}: expected yes, no or auto")));
@@ -394,10 +396,15 @@ impl<'a, A: Action<'a>> ManageCommand<'a, A> {
 
     /// Whether nothing is to change (`dry=yes`).
     pub fn is_dry(&self) -> Result<bool, ProtocolError> {
-        match self.setting("dry") {
+        self.is_yes("dry")
+    }
+
+    /// Whether an option is `yes`; without it, or with `no`, it is not.
+    fn is_yes(&self, key: &str) -> Result<bool, ProtocolError> {
+        match self.setting(key) {
             None | Some("no") => Ok(false),
             Some("yes") => Ok(true),
-            Some(dry) => Err(bad_argument(format!("dry={dry}: expected yes or no"))),
+            Some(value) => Err(bad_argument(format!("{key}={value}: expected yes or no"))),
         }
     }
 

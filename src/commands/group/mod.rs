@@ -97,7 +97,7 @@ pub(crate) enum Group {
     /// Change the priority of waiting entries
     Bump(BumpArgs),
     /// Delete a group and its entries; it must have no members and no jobs
-    Delete(DropArgs),
+    Delete(DeleteArgs),
     /// List entries: waiting, held by members, dead, or finished lately
     Tasks(TasksArgs),
     /// List keys (usually hosts) with waiting entries, longest remaining time first
@@ -126,6 +126,17 @@ pub(crate) struct ShowArgs {
 }
 
 /// The flags of `tidings group delete`.
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    #[command(flatten)]
+    all: DropArgs,
+
+    /// Also if members that are not connected hold tasks
+    #[arg(long)]
+    force: bool,
+}
+
+/// The flags of commands that drop what waits in a group.
 #[derive(Debug, Args)]
 pub(crate) struct DropArgs {
     /// The group
@@ -190,7 +201,10 @@ pub(crate) async fn run(group: Group) -> Result<(), Failure> {
         }
         Group::Purge(args) => purge(&args).await,
         Group::Bump(args) => waiting::bump(&args).await,
-        Group::Delete(args) => drop_entries(GroupAction::Delete, &args).await,
+        Group::Delete(DeleteArgs { all, force }) => {
+            let force = force.then(|| ("force".to_owned(), "yes".to_owned()));
+            drop_entries(GroupAction::Delete, &all, force.as_slice()).await
+        }
         Group::Tasks(args) => tasks::run(&args).await,
         Group::Keys(args) => keys::run(&args).await,
         Group::Schedules(args) => schedules::run(&args).await,
@@ -259,14 +273,18 @@ pub(crate) fn row(group: &Received<GroupStatus>, trouble: Option<&str>) -> Vec<S
 async fn purge(args: &PurgeArgs) -> Result<(), Failure> {
     let PurgeArgs { all, job, filter } = args;
     if job.is_none() && filter.is_empty() {
-        return drop_entries(GroupAction::Purge, all).await;
+        return drop_entries(GroupAction::Purge, all, &[]).await;
     }
     let DropArgs { group, yes, output } = all;
     WaitingEntries { group, job: job.as_ref(), filter, output }.purge(yes).await
 }
 
 /// Asks before an action that drops the waiting entries of a group, and runs it.
-async fn drop_entries(action: GroupAction<'_>, args: &DropArgs) -> Result<(), Failure> {
+async fn drop_entries(
+    action: GroupAction<'_>,
+    args: &DropArgs,
+    settings: &[(String, String)],
+) -> Result<(), Failure> {
     let group = &args.group;
     let question = async {
         let broker = BrokerClient::connect(&args.output.broker, NAME).await?;
@@ -282,7 +300,7 @@ async fn drop_entries(action: GroupAction<'_>, args: &DropArgs) -> Result<(), Fa
         })
     };
     args.yes.confirm(question).await?;
-    run_action(action, group, &[], &args.output).await
+    run_action(action, group, settings, &args.output).await
 }
 
 /// Sends the action for one group and prints the answer.

@@ -1,7 +1,9 @@
 //! `--exec`: runs a program for each event, with the event in its environment.
 
+use std::env;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 use std::process::Stdio;
 
 use tidings_connectors::files::path_encoding::decode;
@@ -36,6 +38,12 @@ impl Program {
             let program = program.display();
             return Err(Failure::Usage(format!(
                 "{program} is not a program: all words after --exec belong to the program; write other flags before it"
+            )));
+        }
+        if !is_found(program) {
+            return Err(Failure::failed(format!(
+                "cannot run {}: no such program",
+                program.display()
             )));
         }
         Ok(Some(Self { words, broker: broker.to_string(), programs: all }))
@@ -108,6 +116,16 @@ impl Program {
     }
 }
 
+/// Whether there is a file of this name, in the folders of `PATH` if the name has no slash.
+fn is_found(program: &OsStr) -> bool {
+    let folders = env::var_os("PATH");
+    if program.as_bytes().contains(&b'/') || folders.is_none() {
+        // Without a `PATH`, the system has folders of its own.
+        return folders.is_none() || Path::new(program).is_file();
+    }
+    folders.iter().flat_map(env::split_paths).any(|folder| folder.join(program).is_file())
+}
+
 /// Variables that are not always set and must not be inherited.
 const EVENT_VARIABLES: [&str; 7] = [
     "EVENT_URL",
@@ -143,7 +161,7 @@ mod tests {
 
     #[test]
     fn an_event_replaces_only_a_whole_argument() {
-        let words = ["p", "{}", "a{}", "{}{}", "-c", "echo {}"];
+        let words = ["sh", "{}", "a{}", "{}{}", "-c", "echo {}"];
         let (arguments, variables) = started("/a%20b%0Ac size=1", &words);
         assert_eq!(arguments, ["/a b\nc", "a{}", "{}{}", "-c", "echo {}"]);
         for (name, value) in [("EVENT_URL", "/a%20b%0Ac"), ("EVENT_PATH", "/a b\nc")] {
@@ -161,13 +179,13 @@ mod tests {
             let program = Program::new(words, &broker, Programs::default()).unwrap().unwrap();
             program.would_be_option(payload)
         };
-        assert!(would_be("-rf", &["rm", "{}"]) && would_be("--x", &["p", "a", "{}", "--"]));
-        assert!(!would_be("-rf", &["rm", "--", "{}"]) && !would_be("-rf", &["p", "a"]));
+        assert!(would_be("-rf", &["rm", "{}"]) && would_be("--x", &["sh", "a", "{}", "--"]));
+        assert!(!would_be("-rf", &["rm", "--", "{}"]) && !would_be("-rf", &["sh", "a"]));
         assert!(!would_be("/-rf", &["rm", "{}"]) && !would_be("a -rf", &["rm", "{}"]));
     }
 
     #[test]
     fn a_path_with_nul_stays_encoded() {
-        assert_eq!(started("/a%00%20b", &["p", "{}"]).0, ["/a%00%20b"]);
+        assert_eq!(started("/a%00%20b", &["sh", "{}"]).0, ["/a%00%20b"]);
     }
 }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tidings_connectors::files::path_encoding::decode;
 
 use crate::support::line_connection::{LineConnection, value};
-use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
+use crate::support::process::{Process, Server, run_at, run_tidings, started_by, tidings_command};
 use crate::support::scripted_broker::{ScriptedConnection, start_scripted_broker};
 use crate::support::seed::seed_from_env;
 use crate::support::small_disk::SmallDisk;
@@ -232,6 +232,17 @@ fn changes_between_runs_are_announced_at_the_next_start() {
     assert_eq!((after.len(), value(&after[3], "files")), (4, "3"));
     watch_once(&server, dir.path(), &["--batch-end"]);
     assert_eq!(announced_events(&server).len(), before.len() + after.len(), "no new file");
+
+    // A further run ends at once: it waits nowhere for the next check of the directory.
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-e", "trace=openat,ppoll", "-o", "trace"]);
+    let mut watch = tidings_command(server.folder.path(), ["watch", "--data", "watched", "--once"]);
+    watch.args(["--broker", &server.address_text()]).arg(dir.path());
+    Process::start(&mut started_by(strace, &watch)).finish().expect_code(0);
+    let trace = fs::read_to_string(server.folder.path().join("trace")).unwrap();
+    assert!(trace.contains(&dir.path().display().to_string()), "{trace}");
+    let waits: Vec<_> = trace.lines().filter(|line| line.contains("{tv_sec=4, ")).collect();
+    assert!(waits.is_empty(), "{waits:#?}");
 
     // Another directory, with `--new-only` and patterns.
     let dir = disk_dir();

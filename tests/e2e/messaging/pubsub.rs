@@ -258,6 +258,27 @@ fn a_durable_cursor_survives_a_broker_crash() {
 }
 
 #[test]
+fn events_that_no_group_could_use_are_rejected_before_they_are_sent() {
+    let server = Server::start_broker();
+    for (event, problem) in [
+        ("", "an event has at least one byte"),
+        ("/a every=25:00", "every=25:00: a duration is"),
+        ("/a every=1ms", "every=1ms: expected 0, or at least 100ms"),
+        ("/a every=1h was=soon", "was=soon: a duration is"),
+        ("http://a.example/ after=tomorrow", "after=tomorrow: a duration is"),
+        ("/a prio=high", "prio=\"high\""),
+    ] {
+        let stderr = run_at(&server, &["pub", "t", event]).expect_code(1).stderr();
+        assert!(stderr.contains(&format!("line 1 is rejected: {problem}")), "{stderr}");
+        assert!(stderr.contains("0 confirmed, 1 rejected"), "{stderr}");
+    }
+    let events = ["/a every=23:59", "/a every=0 after=1d prio=-1", "every=25:00"];
+    run_at(&server, &[&["pub", "t"], &events[..]].concat()).expect_code(0);
+    let stored = run_at(&server, &["sub", "t", "--from", "first", "--no-follow"]).stdout();
+    assert_eq!(stored.len(), 3, "{stored:?}");
+}
+
+#[test]
 fn sub_continues_by_number_after_a_restart_of_the_broker() {
     for signal in ["KILL", "TERM"] {
         let server = Server::start_broker();

@@ -6,8 +6,8 @@ use std::slice;
 use std::sync::Arc;
 
 use tidings_protocol::{
-    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, KeyKind, PAYLOAD_BYTES_MAX, Payload,
-    Prio, REDIRECTS_MAX, Render, Seq, TopicName, URL_BYTES_MAX, UrlKey,
+    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, EVERY_MS_MIN, JobName, KeyKind,
+    PAYLOAD_BYTES_MAX, Payload, Prio, REDIRECTS_MAX, Render, Seq, TopicName, URL_BYTES_MAX, UrlKey,
 };
 
 use super::parsed_event::ParsedEvent;
@@ -20,7 +20,7 @@ use crate::jobs::JobState;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::{Decision, EventEffect};
-use crate::schedules::{EVERY_MS_MIN, Schedule, WallClockDue, WallClockTarget, WallClockTimes};
+use crate::schedules::{Schedule, WallClockDue, WallClockTarget, WallClockTimes};
 use crate::{Group, Output, StagedLink};
 
 /// Attributes with a meaning to the group, which are therefore not forwarded.

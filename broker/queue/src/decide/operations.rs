@@ -1,10 +1,13 @@
 //! Operations on a whole group and its dead letters.
 
 use tidings_protocol::status::{Answer, ChangedEntriesStatus, GroupStatus};
-use tidings_protocol::{Code, DEFAULT_GROUP, EntrySelection, ProtocolError, WaitingAction};
+use tidings_protocol::{
+    Code, DEFAULT_GROUP, EntrySelection, ProtocolError, WaitingAction, format_ms,
+};
 
 use crate::entry::{EndReason, EntryId};
 use crate::interface::Operation;
+use crate::leases::Member;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::queries::waiting::SelectedWaiting;
@@ -32,7 +35,7 @@ impl Group {
                 return self.set_rule(requester, key, settings, now);
             }
             Operation::RemoveRule { key } => return self.unset_rule(requester, key, now),
-            Operation::Delete => self.delete(now)?,
+            Operation::Delete { is_forced } => self.delete(*is_forced, now)?,
         };
         Ok(Some(answer))
     }
@@ -131,16 +134,36 @@ impl Group {
         }
     }
 
+    /// Describes the task with the longest lease, if members hold any.
+    fn describe_held(&self, now: Moment) -> Option<String> {
+        let members = self.leases.members().iter().map(|(_, member)| member);
+        let held = members.flat_map(Member::held).filter_map(|id| {
+            let entry = &self.frontier.get(id).entry;
+            entry.lease().map(|lease| (lease.until, id, lease.member))
+        });
+        let (until, id, member) = held.max()?;
+        let (member, left_ms) = (member.short(), until.since(now).next_multiple_of(1000));
+        let left = format_ms(left_ms);
+        Some(format!(
+            "entry {id} is held for another {left} by member {member}, which is not connected"
+        ))
+    }
+
     /// Deletes the group, with everything that waits.
-    fn delete(&mut self, now: Moment) -> Result<Answer, ProtocolError> {
+    fn delete(&mut self, is_forced: bool, now: Moment) -> Result<Answer, ProtocolError> {
         let conflict = |text: String| Err(ProtocolError::new(Code::Conflict, text));
         if self.name.as_str() == DEFAULT_GROUP {
             return conflict(format!("group {DEFAULT_GROUP} cannot be deleted"));
         }
-        let members = self.leases.members().iter().filter(|(_, member)| member.is_present());
-        let members = members.count();
-        if members > 0 {
-            return conflict(format!("group {} has {members} members; stop them first", self.name));
+        let connected = self.status().members;
+        if connected > 0 {
+            return conflict(format!(
+                "group {} has {connected} connected members; stop them first",
+                self.name
+            ));
+        }
+        if let Some(held) = self.describe_held(now).filter(|_| !is_forced) {
+            return conflict(format!("group {}: {held}; force=yes deletes it now", self.name));
         }
         let unfinished = self.jobs.unfinished();
         if unfinished > 0 {

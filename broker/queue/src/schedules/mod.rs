@@ -24,9 +24,6 @@ use crate::entry::{EntryId, Key};
 use crate::moment::Moment;
 use crate::timers::Timers;
 
-/// The shortest interval. Each fetch costs a record, and no host wants more.
-pub(crate) const EVERY_MS_MIN: u64 = 100;
-
 /// Bits of the number of a schedule in lists. Programs may read numbers in JSON as floating-point
 /// numbers, which are exact up to 53 bits.
 const NUMBER_BITS: u32 = 52;

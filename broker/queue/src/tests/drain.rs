@@ -186,9 +186,15 @@ fn a_drained_member_that_is_gone_does_not_keep_the_group() {
     bench.group.name = "others".parse().unwrap();
     bench.join(A, 1);
     bench.set_drained(A_DIGITS, true);
-    bench.feed(Input::Operate { requester: B.requester(), operation: Operation::Delete });
+    bench.feed(Input::Operate {
+        requester: B.requester(),
+        operation: Operation::Delete { is_forced: false },
+    });
     assert_eq!(bench.error_code(), Code::Conflict);
     bench.feed(Input::Disconnected { conn: ConnId(1) });
-    bench.feed(Input::Operate { requester: B.requester(), operation: Operation::Delete });
+    bench.feed(Input::Operate {
+        requester: B.requester(),
+        operation: Operation::Delete { is_forced: false },
+    });
     assert_eq!(bench.ok(), "others");
 }

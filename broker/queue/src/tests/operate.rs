@@ -304,22 +304,25 @@ fn invalid_task_queries_are_rejected() {
 #[test]
 fn group_is_deleted_only_when_unused() {
     let mut bench = Bench::new(&[]);
-    bench.operate(Operation::Delete);
+    bench.operate(Operation::Delete { is_forced: false });
     assert_eq!(bench.error_code(), Code::Conflict, "the default group cannot be deleted");
     bench.group.name = "other".parse().unwrap();
     bench.open("site", &[]);
-    bench.operate(Operation::Delete);
+    bench.operate(Operation::Delete { is_forced: false });
     assert_eq!(bench.error_code(), Code::Conflict, "a job is not done");
     bench.close("site");
     bench.join(A, 1);
-    bench.operate(Operation::Delete);
+    bench.operate(Operation::Delete { is_forced: false });
     assert_eq!(bench.error_code(), Code::Conflict, "A works there");
     bench.feed(Input::Disconnected { conn: ConnId(1) });
-    bench.operate(Operation::Delete);
+    bench.operate(Operation::Delete { is_forced: false });
     assert_eq!(bench.error_code(), Code::Busy, "the end of the job is not published yet");
     bench.feed(Input::Published { serial: 1, topic: JOB_DONE_TOPIC, seq: Seq(1) });
     bench.group.handle(
-        Input::Operate { requester: A.requester(), operation: Operation::Delete },
+        Input::Operate {
+            requester: A.requester(),
+            operation: Operation::Delete { is_forced: false },
+        },
         bench.now,
     );
     let outputs: Vec<Output> = std::iter::from_fn(|| bench.group.poll()).collect();
@@ -327,6 +330,26 @@ fn group_is_deleted_only_when_unused() {
         outputs[..],
         [Output::Record(_), Output::Deleted, Output::Answer { answer: Ok(_), .. }]
     ));
+}
+
+#[test]
+fn a_task_of_a_vanished_member_delays_the_deletion_unless_it_is_forced() {
+    let mut bench = Bench::new(&[("key", "none"), ("lease", "1m")]);
+    bench.group.name = "other".parse().unwrap();
+    bench.join(A, 1);
+    bench.publish("/a");
+    let task = bench.task();
+    bench.operate(Operation::Delete { is_forced: true });
+    let error = bench.answers.pop().unwrap().unwrap_err();
+    assert!(error.text.contains("1 connected member"), "{error}");
+    bench.feed(Input::Disconnected { conn: ConnId(1) });
+    bench.wait(20_000);
+    bench.operate(Operation::Delete { is_forced: false });
+    let error = bench.answers.pop().unwrap().unwrap_err();
+    let held = format!("entry {} is held for another 40s by ", task.id.entry);
+    assert!(error.code == Code::Conflict && error.text.contains(&held), "{error}");
+    bench.operate(Operation::Delete { is_forced: true });
+    assert_eq!(bench.ok(), "other");
 }
 
 #[test]

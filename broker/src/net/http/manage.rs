@@ -164,8 +164,8 @@ pub(super) async fn put_group(request: NamedRequest<GroupName>, body: Body) -> J
 
 /// `DELETE /groups/{group}`
 pub(super) async fn delete_group(request: NamedRequest<GroupName>) -> HttpResult<StatusCode> {
-    request.params(&[])?;
-    request.run(GroupAction::Delete, Vec::new()).await?;
+    let params = request.params(&["force"])?;
+    request.run(GroupAction::Delete, params.settings()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

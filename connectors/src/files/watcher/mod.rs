@@ -166,9 +166,7 @@ impl Watcher {
                     WatchCommand::Stop => is_stopped = true,
                 }
             }
-            let is_over = self.root.is_unreadable && self.tracker.is_idle();
-            let is_done = self.settings.tracker.once && (self.tracker.is_done() || is_over);
-            if is_stopped || is_done || self.announcements.is_closed() {
+            if is_stopped || self.is_done() || self.announcements.is_closed() {
                 self.write_state(true);
                 return self.tracker.skipped();
             }
@@ -186,10 +184,17 @@ impl Watcher {
             }
             self.handle(TrackerInput::Tick);
             self.write_state(false);
-            if self.wait_for_work() {
+            // After the last step, nothing would end the wait.
+            if !self.is_done() && self.wait_for_work() {
                 self.process_notices();
             }
         }
+    }
+
+    /// Whether a run with `once` is done.
+    fn is_done(&self) -> bool {
+        let is_over = self.root.is_unreadable && self.tracker.is_idle();
+        self.settings.tracker.once && (self.tracker.is_done() || is_over)
     }
 
     /// Sleeps until something is due or has happened. Returns whether there are inotify events.

@@ -21,7 +21,7 @@ pub trait TaskHandler: Send + Sync + 'static {
 
     /// Handles a task, which this worker holds meanwhile. When `lost` is cancelled, the lease has
     /// expired or may soon expire, so the handler must return at once, and its result is discarded.
-    /// After an error the task is returned uncounted, and the worker ends.
+    /// After an error the task is returned uncounted, and the worker drains and ends.
     fn handle(
         &self,
         task: &WorkerTask,
@@ -96,6 +96,8 @@ struct Run<H: TaskHandler> {
     remaining: Option<u64>,
     is_draining: bool,
     is_drained: bool,
+    /// The first error of the handler.
+    failure: Option<H::Error>,
     /// Why the connection is lost, as far as the handler knows.
     reported_loss: Option<ClientError>,
 }
@@ -118,6 +120,7 @@ impl Worker {
             remaining: count,
             is_draining: false,
             is_drained: false,
+            failure: None,
             reported_loss: None,
         };
         run.until_done(&stop).await
@@ -128,8 +131,13 @@ impl<H: TaskHandler> Run<H> {
     async fn until_done(&mut self, stop: &CancellationToken) -> Result<(), WorkerError<H::Error>> {
         loop {
             let is_connected = self.worker.is_joined();
-            if self.is_drained && self.tasks.is_empty() {
-                return Ok(());
+            if (self.is_drained && self.tasks.is_empty())
+                || (self.failure.is_some() && !is_connected)
+            {
+                return self
+                    .failure
+                    .take()
+                    .map_or(Ok(()), |error| Err(WorkerError::Handler(error)));
             }
             tokio::select! {
                 biased;
@@ -143,7 +151,12 @@ impl<H: TaskHandler> Run<H> {
                     }
                 }
                 Some(ended) = self.tasks.join_next() => {
-                    ended.expect("the future of a task does not panic").map_err(WorkerError::Handler)?;
+                    let ended = ended.expect("the future of a task does not panic");
+                    if let Err(error) = ended {
+                        // Until it is drained, the broker may send the same task again.
+                        self.failure.get_or_insert(error);
+                        self.drain();
+                    }
                 }
                 event = self.worker.next() => {
                     self.handle(event.map_err(WorkerError::Broker)?)?;
