@@ -5,6 +5,9 @@ import { visible } from './format.js';
 /** The token of this tab, and what happens when the broker refuses it. `session.js` sets both. */
 export const login = { token: null, refused: () => {} };
 
+/** What a `Refusal` with the code `away` says. */
+export const AWAY = 'The broker does not answer.';
+
 /** A request that was refused. The message is a sentence for the reader. */
 export class Refusal extends Error {
   constructor(status, code, message) {
@@ -52,7 +55,7 @@ async function request(path, { method = 'GET', body, signal, query, headers = {}
     if (signal?.aborted) {
       throw error;
     }
-    throw new Refusal(0, 'away', 'The broker does not answer.');
+    throw new Refusal(0, 'away', AWAY);
   }
   if (response.ok) {
     return response;
@@ -71,8 +74,10 @@ async function refusalOf(response) {
     const { code, message } = await response.json();
     refusal = new Refusal(response.status, code, sentence(message));
   } catch {
-    const message = `The answer has the status ${response.status}.`;
-    refusal = new Refusal(response.status, 'unknown', message);
+    // A proxy answers so while it cannot reach the broker.
+    const isAway = response.status === 502 || response.status === 504;
+    refusal = isAway ? new Refusal(response.status, 'away', AWAY)
+      : new Refusal(response.status, 'unknown', `The answer has the status ${response.status}.`);
   }
   refusal.wait = wait * 1000;
   return refusal;

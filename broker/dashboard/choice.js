@@ -2,6 +2,7 @@
 
 import { ask } from './ask.js';
 import { el, head, replace } from './dom.js';
+import { untilAnswer } from './live.js';
 
 const DEFAULT = 'crawlers';
 let chosen = null;
@@ -34,8 +35,18 @@ export async function groupPage(main, title, { label = name => name, show }, sig
     shown = new AbortController();
     const part = AbortSignal.any([signal, shown.signal]);
     facts.textContent = '';
-    show(chosen, { place, facts }, part).catch(error =>
-      !part.aborted && replace(place, el('p', { class: 'error' }, error.message)));
+    show(chosen, { place, facts }, part).catch(async error => {
+      if (part.aborted) {
+        return;
+      }
+      replace(place, el('p', { class: 'error' }, error.message));
+      if (error.code === 'away') {
+        await untilAnswer(part);
+        if (!part.aborted) {
+          draw();
+        }
+      }
+    });
   };
   const select = el('select', {
     id: 'group', onchange: () => {

@@ -1,6 +1,6 @@
 // The live figures of the page that is shown: one stream, closed while the tab is hidden.
 
-import { Refusal, stream } from './ask.js';
+import { AWAY, Refusal, ask, stream } from './ask.js';
 import { el, replace } from './dom.js';
 import { clock } from './format.js';
 
@@ -42,7 +42,7 @@ export function watch(handlers, signal) {
   };
   const timer = setInterval(() => {
     if (attempt && Date.now() - heard > SILENT) {
-      away(stale('The broker does not answer.', heard));
+      away(stale(AWAY, heard));
     }
   }, 1000);
   document.addEventListener('visibilitychange', open);
@@ -78,6 +78,37 @@ const reasons = new Map();
 /** Why the figures are old, and since when if they were read at all. */
 export function stale(reason, since) {
   return since === null ? reason : `${reason} The figures are from ${clock(since)}.`;
+}
+
+/** Whether the page says that the broker does not answer. */
+export const isAway = () => [...reasons.values()].some(reason => reason.startsWith(AWAY));
+
+/**
+ * Says that the broker does not answer while that is so. Resolves as soon as it answers, or when
+ * `signal` aborts.
+ */
+export async function untilAnswer(signal) {
+  signal.addEventListener('abort', () => away(null, signal), { once: true });
+  for (;;) {
+    try {
+      await ask('/me', { signal: AbortSignal.any([signal, AbortSignal.timeout(LOST)]) });
+      break;
+    } catch (error) {
+      if (signal.aborted || (error instanceof Refusal && error.code !== 'away')) {
+        break;
+      }
+      away(AWAY, signal);
+    }
+    await pause();
+  }
+  away(null, signal);
+}
+
+/** The time until something is tried again, which is not while the tab is hidden. */
+export async function pause() {
+  do {
+    await new Promise(resolve => setTimeout(resolve, 3_000));
+  } while (document.hidden);
 }
 
 /** Shows why the figures are not of now, or with `null` that this source has no such reason. */

@@ -1,8 +1,9 @@
 // Starts the dashboard: session, navigation, and the page that the address names.
 
+import { AWAY } from './ask.js';
 import { begin, logout, me, showLogin, start } from './session.js';
 import { el, replace } from './dom.js';
-import { away } from './live.js';
+import { away, isAway, pause, untilAnswer } from './live.js';
 import { say } from './actions.js';
 import { visible } from './format.js';
 
@@ -72,9 +73,7 @@ async function enter() {
         said = error.message;
         failed(main, error);
       }
-      do {
-        await new Promise(resolve => setTimeout(resolve, 3_000));
-      } while (document.hidden);
+      await pause();
     }
   }
 }
@@ -90,7 +89,12 @@ function begun() {
 async function show(isChange = false) {
   const [hash, query] = (location.hash || '#/').split('?');
   const route = ROUTES.find(({ pattern }) => pattern.test(hash));
+  const wasAway = isAway();
   const signal = clear();
+  if (wasAway) {
+    away(AWAY, signal);
+    untilAnswer(signal);
+  }
   closeMenu();
   markNavigation(hash);
   const params = Object.fromEntries(new URLSearchParams(query));
@@ -111,7 +115,7 @@ async function show(isChange = false) {
   document.title = `${route.page[0].toUpperCase()}${route.page.slice(1)} · Tidings`;
   replace(main, place);
   try {
-    const page = await load(route.page);
+    const page = await load(route.page, place, signal);
     if (signal.aborted) {
       return;
     }
@@ -124,21 +128,45 @@ async function show(isChange = false) {
       heading(title, isChange && document.activeElement === document.body);
     }
   } catch (error) {
-    if (!signal.aborted) {
-      failed(place, error);
+    if (signal.aborted) {
+      return;
+    }
+    failed(place, error);
+    if (error.code === 'away') {
+      await untilAnswer(signal);
+      if (!signal.aborted) {
+        show(isChange);
+      }
     }
   }
 }
 
-async function load(page) {
+// The module of a page that could not be loaded before this document was.
+const MISSING = 'tidings-missing';
+
+// Loads the module of a page. Browsers remember that they could not load one as long as they have
+// the document, so that is loaded again once the broker answers, with the files of that broker.
+async function load(page, place, signal) {
+  const isSecond = sessionStorage.getItem(MISSING) === page;
+  sessionStorage.removeItem(MISSING);
   try {
     return await import(`./pages/${page}.js`);
   } catch (error) {
-    if (error instanceof TypeError) {
-      throw new Error('This page cannot be loaded. If the broker has been updated, reload it.');
+    if (!(error instanceof TypeError)) {
+      throw error;
     }
-    throw error;
   }
+  instead(place, el('p', { class: 'empty' }, 'Connecting…'));
+  await untilAnswer(signal);
+  if (isSecond) {
+    throw new Error('This page cannot be loaded. Reload it to try again.');
+  }
+  if (!signal.aborted) {
+    sessionStorage.setItem(MISSING, page);
+    location.reload();
+  }
+  // The next document shows the page.
+  return new Promise(() => {});
 }
 
 // Each page has one h1, its own or this one.
@@ -168,10 +196,15 @@ function notFound() {
 
 function failed(place, error) {
   if (error.status !== 401) {
-    replace(place, el('p', { class: 'error', role: 'alert' }, error.message));
-    if (!main.querySelector('h1')) {
-      main.prepend(el('h1', { tabindex: '-1' }, document.title.split(' · ')[0]));
-    }
+    instead(place, el('p', { class: 'error', role: 'alert' }, error.message));
+  }
+}
+
+// Shows a text in place of the content of a page.
+function instead(place, text) {
+  replace(place, text);
+  if (!main.querySelector('h1')) {
+    main.prepend(el('h1', { tabindex: '-1' }, document.title.split(' · ')[0]));
   }
 }
 

@@ -2,7 +2,7 @@
 // fail but the stream stays open.
 // usage: away.mjs ADDRESS
 
-import { strictEqual as same } from 'node:assert/strict';
+import { notStrictEqual as notSame, strictEqual as same } from 'node:assert/strict';
 import { main, openTab, tell, until } from './browser.mjs';
 import { show } from './pages.mjs';
 
@@ -42,10 +42,40 @@ await main(async browser => {
   };
 
   await show(tab, ['#/topics/harvest', 'from 1 to 1']);
+  // Tabs on the overview: one goes to a page of which it has no code yet, one to a page that it has.
+  const others = [];
+  for (const before of [[], [['#/system', 'Version']]]) {
+    const other = await openTab(browser, address, { expected });
+    for (const each of [...before, ['#/', 'All is well.']]) {
+      await show(other, each);
+    }
+    others.push(other.page);
+  }
+  const colour = at => at.locator('.verdict .mark').evaluate(mark =>
+    getComputedStyle(mark, '::before').color);
+  const green = await colour(others[0]);
   await tell('kill the broker');
   await isAway();
+  for (const [index, hash] of ['#/topics', '#/system'].entries()) {
+    const at = others[index];
+    await at.locator('#away').getByText('The broker does not answer.').waitFor();
+    notSame(await colour(at), green, 'the verdict is of a broker that has gone');
+    // The line stays, whatever the page says.
+    same(await at.evaluate(to => {
+      location.hash = to;
+      return new Promise(resolve => addEventListener('hashchange', () =>
+        resolve(document.getElementById('away').textContent)));
+    }, hash), 'The broker does not answer.');
+    await at.locator('main h1').getByText(hash === '#/topics' ? 'Topics' : 'System').waitFor();
+    await at.locator('main').getByText(/Connecting|does not answer/).waitFor();
+  }
   await tell('start the broker and publish event-2');
   await isBack('event-2');
+  for (const [index, sign] of ['harvest', 'Version'].entries()) {
+    await others[index].locator('main').getByText(sign).filter({ visible: true }).first().waitFor();
+    await others[index].locator('#away:empty').waitFor({ state: 'attached' });
+    await others[index].context().close();
+  }
 
   // As behind a cut network: the connections stay open.
   await tell('stop the broker');
