@@ -26,7 +26,7 @@ export function hostsTable(group) {
 
 function why({ because, processing, 'pace-ms': pace }) {
   if (because === 'in-flight' && processing > 1) {
-    return `${count(processing)} requests are under way`;
+    return `crawlers work on ${count(processing)} of its URLs`;
   }
   return because === 'pace' && pace
     ? `robots.txt asks for ${duration(pace)} between requests` : waits(because);

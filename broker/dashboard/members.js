@@ -38,10 +38,12 @@ export function membersTable(group) {
   });
 }
 
-// How full a worker is. One that is away has no credit.
+// How full a worker is. One that is away has no credit. One with a rule of its own renders tasks of
+// which the broker does not know that they need a browser.
 function load({ held, credit, render, rendering }) {
+  const known = rendering > 0 || held === 0 ? count(rendering) : NONE;
   const text = `${count(held)} of ${count(credit)}` +
-    (render ? `, ${count(rendering)} of ${count(render)} in a browser` : '');
+    (render ? `, ${known} of ${count(render)} in a browser` : '');
   return el('span', { class: 'load' },
     el('meter', { max: Math.max(credit, 1), value: held, 'aria-label': 'Tasks held' }), text);
 }

@@ -6,7 +6,7 @@ import { NONE } from './format.js';
 export const SINCE = 'since the start';
 
 const WAITS = {
-  'in-flight': 'a request is under way',
+  'in-flight': 'a crawler works on one of its URLs',
   delay: 'it rests between two requests',
   pace: 'robots.txt asks for a longer rest',
   'not-before': 'its server asked to wait (Retry-After)',

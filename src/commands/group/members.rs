@@ -21,7 +21,8 @@ Examples:
 
 DONE, FAILED and LOST count since the worker joined. RATE is how many tasks it did per second, over
 about the last 10 s. HEARD is the time since it sent something. RENDER is the number of its tasks
-that need a browser, and how many of these it may hold at once.
+that the broker knows to need a browser, and how many of these it may hold at once. With --render
+always or patterns, a worker decides by itself, and the number is -.
 
 States:
   active    gets tasks as its credit allows
@@ -90,7 +91,9 @@ pub(super) async fn run(args: &MembersArgs) -> Result<(), Failure> {
 /// A member as a row.
 pub(crate) fn row(member: &Received<ListedMember>) -> Vec<String> {
     let MemberFields { state, credit, held, render, rendering, name, address, .. } = &member.fields;
-    let browsers = render.map(|render| format!("{}/{render}", rendering.unwrap_or(0)));
+    // A worker with a rule of its own renders tasks of which the broker does not know it.
+    let known = rendering.filter(|tasks| *tasks > 0 || *held == 0).map(|tasks| tasks.to_string());
+    let browsers = render.map(|render| format!("{}/{render}", or_dash(known.as_ref())));
     let label = |text: &Option<String>| printable(&or_dash(text.as_ref()), TEXT_CHARS_MAX);
     // A count of 0 is left out. A broker that counts sends the time of each connected member.
     let counts_nothing = *state != MemberState::Away && !member.has("joined-ms");
@@ -147,6 +150,10 @@ mod tests {
         assert_eq!(row(line)[..5], ["5b0c6f1e", "draining", "1,000", "7", "2/6"]);
         let shown = ["5,123", "4", "0", "12.5", "4 s", "web-3", "10.0.0.7:5123"];
         assert_eq!(row(line)[5..], shown);
+        for (held, rendered) in [(0, "0/3"), (40, "-/3")] {
+            let line = format!("5b0c6f1e state=active credit=40 held={held} render=3 rendering=0");
+            assert_eq!(row(&line)[4], rendered);
+        }
         let away = row("5b0c6f1e state=away credit=0 held=1");
         assert_eq!(away[4..], ["-", "0", "0", "0", "0.0", "-", "-", "-"]);
         let of_older_broker = row("5b0c6f1e state=active credit=4 held=1");
