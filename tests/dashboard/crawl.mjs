@@ -70,6 +70,12 @@ await main(async browser => {
   await page.getByText(`No end is in sight: a rule holds ${keys[0].key} and other hosts, and does ` +
     'not end by itself.').waitFor();
 
+  await show(tab, ['#/', 'Hosts resting']);
+  await untilEqual('what the crawlers do', () => page.locator('dl.figures div').evaluateAll(all =>
+    all.slice(0, 3).map(({ children }) => [...children].map(each => each.textContent))),
+    [['Pages', '0/s'], ['Failed', '0/s'], ['Hosts resting', `${keys.length}`]]);
+  await show(tab, ['#/jobs/census', 'No end is in sight']);
+
   job = await tell('crawl the rest');
   await page.getByText('This pass is done.').waitFor();
   await untilEqual('the figures', () => shown(page), figuresOf(job));

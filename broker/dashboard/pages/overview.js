@@ -1,6 +1,7 @@
 // The first page: whether all is well, key figures, plots, and the groups.
 
 import { ask } from '../ask.js';
+import { GROUP } from '../crawl.js';
 import { el, figures, head, mark, replace } from '../dom.js';
 import { bytes, count, duration, groupLink, jobLink, rate } from '../format.js';
 import { watch } from '../live.js';
@@ -67,16 +68,32 @@ function keyFigures(now, rates) {
   const { of, sum } = now;
   const since = Date.now() - of('process_start_time_seconds') * 1000;
   return [
-    ['From clients', rate(rates('tidings_events_published_total'))],
-    ['Delivered', rate(rates('tidings_events_delivered_total'))],
+    ...crawling(now, rates),
     ['Waiting', count(sum('tidings_group_waiting_entries'))],
     ['Under way', count(sum('tidings_group_processing_entries'))],
     ['Workers', count(sum('tidings_group_members'))],
+    ['From clients', rate(rates('tidings_events_published_total'))],
+    ['Delivered', rate(rates('tidings_events_delivered_total'))],
     ['Connections', count(sum('tidings_connections'))],
     ['Memory', bytes(of('process_resident_memory_bytes'))],
     ['Stored', bytes(sum('tidings_log_bytes'))],
     ['Disk free', bytes(of('tidings_disk_free_bytes'))],
     ['Running for', duration(since)],
+  ];
+}
+
+// What the crawlers do, once they have a group.
+function crawling({ of }, rates) {
+  const gauge = name => of(`tidings_group_${name}`, { group: GROUP });
+  if (gauge('keys') === null) {
+    return [];
+  }
+  const answers = outcome => rate(rates('tidings_group_answers_total', { group: GROUP, outcome }));
+  const resting = gauge('keys') - gauge('ready_keys') - gauge('processing_entries');
+  return [
+    ['Pages', answers('completed')],
+    ['Failed', answers('failed')],
+    ['Hosts resting', count(Math.max(resting, 0))],
   ];
 }
 
@@ -154,7 +171,7 @@ function jobTable() {
 }
 
 async function updateJobs(list, now, signal) {
-  if (now.sum('tidings_jobs', { group: 'crawlers' }) > 0) {
+  if (now.sum('tidings_jobs', { group: GROUP }) > 0) {
     const { jobs } = await ask('/jobs', { query: { limit: 5 }, signal });
     list.update(jobs);
     list.node.hidden = jobs.length === 0;
