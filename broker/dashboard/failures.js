@@ -1,11 +1,11 @@
-// What failed in a pass, by reason, what to do about it, and which hosts were slow.
+// What failed in a pass, by reason, what to do about it, which hosts were slow, and its seeds.
 
 import { button, form } from './actions.js';
 import { ask } from './ask.js';
 import { GROUP, jobPath } from './crawl.js';
-import { el, panel, replace } from './dom.js';
+import { el, panel, replace, setText } from './dom.js';
 import {
-  count, duration, hostLink, oneWord, plural, resultsLink, urlLink, visible,
+  clock, count, duration, hostLink, oneWord, plural, resultsLink, urlLink, visible,
 } from './format.js';
 import { PassPages, REASONS, RIGHT, asText, download } from './outcomes.js';
 import { needs } from './session.js';
@@ -15,12 +15,19 @@ const ROWS = 25;
 // Above this, the events of a pass are read only when the reader wants that.
 const READ_UNASKED = 50_000;
 
-/** Two panels, failures and slow hosts: `{failures, hosts, update(job), pages()}`. */
+/**
+ * What the events of a pass say: `{times, failures, hosts, seeds, update(job)}`, a line and three
+ * panels.
+ */
 export function outcomePanels(signal) {
   const note = el('p', { class: 'hint', role: 'status' });
   const lists = el('div', {});
   const actions = el('div', { class: 'actions' });
   const hosts = hostTable();
+  const times = el('p', { class: 'hint' });
+  const seedList = el('ul', { class: 'urls' });
+  const seeds = panel('Seeds that have ended', seedList);
+  seeds.hidden = true;
   const reasons = new Map();
   let pass = null;
   let job = null;
@@ -61,6 +68,11 @@ export function outcomePanels(signal) {
     const found = pass.byReason();
     const known = found.reduce((sum, [, pages]) => sum + pages.length, 0);
     replace(note, missing(pass, job, known));
+    setText(times, pass.from === null ? '' : range(pass));
+    if (seedList.childElementCount !== pass.seeds.size) {
+      replace(seedList, [...pass.seeds].map(url => el('li', {}, urlLink(url))));
+    }
+    seeds.hidden = pass.seeds.size === 0;
     for (const [reason, pages] of found) {
       if (!reasons.has(reason)) {
         reasons.set(reason, reasonList(reason));
@@ -91,7 +103,8 @@ export function outcomePanels(signal) {
       pass = new PassPages(job);
       isStale = false;
       reasons.clear();
-      replace(lists);
+      [times, lists, seedList].forEach(node => replace(node));
+      seeds.hidden = true;
       hosts.update([]);
     }
     if (hasChanged && (isWanted || job.found <= READ_UNASKED)) {
@@ -106,7 +119,16 @@ export function outcomePanels(signal) {
     }
   }
 
-  return { failures: panel('Pages that failed', actions, note, lists), hosts: hosts.node, update };
+  return {
+    times, failures: panel('Pages that failed', actions, note, lists), hosts: hosts.node,
+    seeds, update,
+  };
+}
+
+// The times of events are whole seconds.
+function range({ from, to }) {
+  const took = to > from ? `, ${duration(to - from)}` : '';
+  return `Results from ${clock(from)} to ${clock(to)}${took}.`;
 }
 
 // What is not among the lists, or that nothing is.

@@ -11,6 +11,8 @@ export const RIGHT = 'sub:page-ready';
 
 // Pages that are held at most, about 1 KB each.
 const PAGES_MAX = 100_000;
+// Seeds that are held at most.
+const SEEDS_MAX = 50;
 
 /** Words of `reason=` as sentences. A word that is not here is shown as it is. */
 export const REASONS = {
@@ -54,6 +56,11 @@ export class PassPages {
   /** `{host, pages, ms, most}` by host: pages with a time, its sum, the longest. */
   hosts = new Map();
   events = 0;
+  /** The URLs without a link to them, and where they led: the seeds that have ended. */
+  seeds = new Set();
+  /** When the oldest and the newest event came, in ms since 1970. */
+  from = null;
+  to = null;
   /** The oldest event from which on none is missing. */
   knownFrom = 1;
   /** Whether there were more pages than are held. */
@@ -79,7 +86,7 @@ export class PassPages {
     for (;;) {
       const query = { from: this.#next, wait: '0', limit: 10_000, where: this.#where };
       const answer = await ask('/topics/page-ready', { signal, query });
-      answer.events.forEach(({ payload }) => this.#add(payload));
+      answer.events.forEach(({ payload, time }) => this.#add(payload, Date.parse(time)));
       answer.missed.filter(({ kind }) => kind === 'lag').forEach(({ to }) => {
         this.knownFrom = Math.max(this.knownFrom, to + 1);
       });
@@ -104,7 +111,7 @@ export class PassPages {
     return [...reasons].sort((a, b) => b[1].length - a[1].length);
   }
 
-  #add(payload) {
+  #add(payload, time) {
     const { target: url, attributes } = parse(payload);
     const id = attributes.get('page');
     if (!url || !id) {
@@ -116,8 +123,11 @@ export class PassPages {
     if (group !== this.#group) {
       this.pages.clear();
       this.hosts.clear();
+      this.seeds.clear();
+      this.from = time;
       this.#group = group;
     }
+    this.to = time;
     const number = name => (attributes.has(name) ? Number(attributes.get(name)) : null);
     const word = name => attributes.get(name) ?? null;
     const page = {
@@ -127,6 +137,9 @@ export class PassPages {
       gaveUp: word('gave-up'),
     };
     this.#time(page);
+    if (page.depth === 0 && this.seeds.size < SEEDS_MAX) {
+      this.seeds.add(url);
+    }
     if (this.#onlyFailed && page.outcome !== 'failed') {
       this.pages.delete(id);
     } else if (this.pages.size < PAGES_MAX || this.pages.has(id)) {

@@ -80,6 +80,7 @@ await main(async browser => {
   await page.getByText('This pass is done.').waitFor();
   await untilEqual('the figures', () => shown(page), figuresOf(job));
   await page.getByText('They count requests since the start of the broker.').waitFor();
+  await page.getByText(/^Results from [\d:]{8} to [\d:]{8}/).waitFor();
   for (const figure of ['Read', 'Response time']) {
     same(await page.locator('dl.figures div', { hasText: figure }).locator('dd.hint').textContent(),
       'since the start');
@@ -93,6 +94,8 @@ await main(async browser => {
     holding: holding.map(([host]) => host).sort(),
     reason: await reason.textContent(), failed: await texts(failed),
     hosts: await texts(rows('Slowest hosts').locator('td:nth-child(2)')),
+    seeds: await texts(page.locator('section', { hasText: 'Seeds that have ended' })
+      .getByRole('link')),
   };
 
   // The lists of jobs agree.

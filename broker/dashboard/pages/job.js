@@ -44,7 +44,7 @@ export async function show(main, { job: name }, signal) {
   const keys = hostsTable(GROUP);
   let waiting = [];
   let job = null;
-  const parts = el('div', { hidden: true }, sentence, numbers,
+  const parts = el('div', { hidden: true }, sentence, numbers, pages.times,
     el('div', { class: 'grid' },
       plot({
         title: 'Waiting and crawled', of: `job:${name}`, unit: count, series: [
@@ -55,7 +55,7 @@ export async function show(main, { job: name }, signal) {
       panel('What came of its URLs', outcomes)),
     pages.failures,
     el('div', { class: 'grid' }, keys.node, pages.hosts),
-    panel('Settings', settings));
+    el('div', { class: 'grid' }, panel('Settings', settings), pages.seeds));
   replace(main, head(`Job ${visible(name)}`, facts, actions), gone, parts);
 
   const draw = () => {

@@ -80,6 +80,10 @@ fn a_crawl_is_shown_as_it_is_until_its_end() {
     assert_eq!(said["retry"], format!("{HOSTS} pages of census will be fetched again."));
     assert_eq!(said["reason"], format!("{HOSTS} status: a status without a page, such as 404"));
     assert_eq!(said["hosts"], json!(vec!["10"; 20]));
+    let seeds: BTreeSet<_> =
+        said["seeds"].as_array().unwrap().iter().map(Value::to_string).collect();
+    let expected = origin.seed_urls().into_iter().map(|url| Value::from(url).to_string());
+    assert_eq!(seeds, expected.collect());
     let log = origin.request_log();
     let (failed, crawled): (Vec<_>, Vec<_>) =
         log.distinct_pages().into_iter().partition(|(_, path)| *path == last);
