@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tidings_protocol::CanonicalUrl;
 
-use super::xml::derived_id;
+use super::entry_draft::derived_id;
 use super::{EntryList, Feed, FeedEntry, FeedKind};
 use crate::feed::FEED_ENTRIES_MAX;
 use crate::markup::ReferenceResolver;

@@ -4,6 +4,7 @@
 //! (feed-rs, a parser for well-formed documents, rejects one of fifteen in the tables of the tests,
 //! or panics.)
 
+mod entry_draft;
 pub mod event;
 mod hubs;
 mod json;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tidings_protocol::CanonicalUrl;
 
+use super::entry_draft::{EntryDraft, LinkResolver, XmlBase};
 use super::namespaces::{Namespaces, Vocabulary};
-use super::{EntryList, Feed, FeedEntry, FeedKind};
+use super::{EntryList, Feed, FeedKind};
 use crate::feed::{FEED_ENTRIES_MAX, FEED_TEXTS_BYTES_MAX};
 use crate::markup::{MarkupTag, MarkupToken, ReferenceResolver, plain_text};
 use crate::page::{FEED_HUBS_MAX, LINK_BYTES_MAX, TITLE_BYTES_MAX};
@@ -57,15 +58,6 @@ struct OpenElement {
     role: ElementRole,
     declarations: usize,
     base: Option<Arc<XmlBase>>,
-}
-
-/// A value of `xml:base`.
-#[derive(Debug)]
-struct XmlBase {
-    /// `<= FEED_BASE_BYTES_MAX`
-    written: Box<str>,
-    /// At most as long; `None` if it depends on the URL of the feed, which is known at the end.
-    url: Option<CanonicalUrl<'static>>,
 }
 
 impl OpenElement {
@@ -129,21 +121,6 @@ impl CapturedField {
     fn is_link(self) -> bool {
         matches!(self, Self::Link | Self::Id(_) | Self::FallbackId)
     }
-}
-
-/// What is known about an entry, or about the feed.
-#[derive(Debug, Default)]
-struct EntryDraft {
-    title: Option<String>,
-    fallback_title: Option<String>,
-    id: Option<String>,
-    fallback_id: Option<String>,
-    /// With its suitability: the highest counts, and the first of equal ones.
-    link: Option<(u8, String, Option<Arc<XmlBase>>)>,
-    self_url: Option<(String, Option<Arc<XmlBase>>)>,
-    updated: Option<String>,
-    published: Option<String>,
-    summary: Option<String>,
 }
 
 impl FeedElements {
@@ -506,79 +483,6 @@ fn cloud(tag: MarkupTag<'_>) -> Option<String> {
     }
     let url = format!("{scheme}://{domain}{port}/{path}");
     CanonicalUrl::parse(&url).ok().map(|url| url.as_str().to_owned())
-}
-
-impl EntryDraft {
-    /// The memory that it uses, approximately.
-    fn bytes(&self) -> usize {
-        let ids = [&self.title, &self.fallback_title, &self.id, &self.fallback_id];
-        let texts = ids.into_iter().chain([&self.updated, &self.published, &self.summary]);
-        let link = self
-            .link
-            .as_ref()
-            .map_or(0, |(_, link, base)| link.len() + base.as_ref().map_or(0, |base| base.bytes()));
-        texts.flatten().map(String::len).sum::<usize>() + link
-    }
-
-    fn resolve(self, resolver: &mut LinkResolver<'_>) -> FeedEntry {
-        let link = self.link.map(|(_, link, inner)| resolver.resolve(link, inner.as_ref()));
-        let title = self.title.or(self.fallback_title);
-        let updated = self.updated.or(self.published);
-        let id = self.id.or(self.fallback_id);
-        let id = id.unwrap_or_else(|| {
-            let texts = [title.as_deref(), updated.as_deref(), self.summary.as_deref()];
-            derived_id(link.as_deref(), texts)
-        });
-        FeedEntry { id, link, title, updated }
-    }
-}
-
-impl XmlBase {
-    fn bytes(&self) -> usize {
-        self.written.len() + self.url.as_ref().map_or(0, |url| url.as_str().len())
-    }
-}
-
-/// Resolves links with `xml:base` and the URL of the feed.
-struct LinkResolver<'a> {
-    references: ReferenceResolver,
-    document: Option<CanonicalUrl<'a>>,
-    /// The base that was resolved last, because many links share one. An `xml:base` may be relative
-    /// to the URL of the feed.
-    cached_base: Option<(Arc<XmlBase>, Option<CanonicalUrl<'static>>)>,
-}
-
-impl LinkResolver<'_> {
-    fn absolute(&mut self, link: &str, inner: Option<&Arc<XmlBase>>) -> Option<String> {
-        if let Some(base) = inner
-            && !self.cached_base.as_ref().is_some_and(|(known, _)| Arc::ptr_eq(known, base))
-        {
-            let join = || self.references.url(&base.written, self.document.as_ref());
-            let url = base.url.clone().or_else(join);
-            self.cached_base = Some((Arc::clone(base), url));
-        }
-        let known = self.cached_base.as_ref().filter(|_| inner.is_some());
-        let base = known.and_then(|(_, url)| url.as_ref()).or(self.document.as_ref());
-        self.references.absolute(link, base)
-    }
-
-    /// The link as written, if it cannot be resolved.
-    fn resolve(&mut self, link: String, inner: Option<&Arc<XmlBase>>) -> String {
-        self.absolute(&link, inner).unwrap_or(link)
-    }
-}
-
-/// The id of an item without one: its link, or a hash of its texts.
-pub(super) fn derived_id(link: Option<&str>, texts: [Option<&str>; 3]) -> String {
-    if let Some(link) = link {
-        return link.to_owned();
-    }
-    let mut hasher = blake3::Hasher::new();
-    for text in texts {
-        // Separated, so that different items do not hash to the same text.
-        hasher.update(text.unwrap_or_default().as_bytes()).update(&[0]);
-    }
-    format!("hash:{}", &hasher.finalize().to_hex()[..32])
 }
 
 fn truncate_name(name: &str) -> &str {

@@ -2,7 +2,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::super::FeedKind;
+use super::super::{FeedEntry, FeedKind};
+use super::known_items::FEED_SEEN_MAX;
 use super::*;
 
 const URL: &str = "http://a.example/f";
