@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::Args;
 use tidings_broker::BrokerConfig;
+use tidings_documents::tracking::TrackingParams;
 
 use crate::flags::DataFlag;
 use crate::process::privileges::ServerResources;
@@ -64,7 +65,13 @@ pub(crate) async fn run(args: BrokerArgs, mut started: StartContext) -> Result<(
     let mut config = args.broker_config()?;
     config.settings = shown;
     args.server.check_exposure(&config, &sockets, &args.data)?;
-    let prepared = PreparedCompanions::new(&mut config, &args.server, &args.outgoing, &args.data)?;
+    let prepared = PreparedCompanions::new(
+        &mut config,
+        &args.server,
+        &args.outgoing,
+        &args.data,
+        TrackingParams::default(),
+    )?;
     let broker = stack::start_broker_on(config, sockets).await?;
     let (broker, beside) = prepared.start(broker).await?;
     let mut console = Console::new();

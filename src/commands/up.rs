@@ -100,7 +100,9 @@ pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), F
     let figures = Arc::<CrawlerFigures>::default();
     config.metrics.push(Arc::clone(&figures) as _);
     let outgoing = &args.crawler.outgoing;
-    let prepared = PreparedCompanions::new(&mut config, &args.server, outgoing, &args.data)?;
+    let tracking = args.crawler.tracking_params();
+    let prepared =
+        PreparedCompanions::new(&mut config, &args.server, outgoing, &args.data, tracking)?;
     let is_closed = config.tls.is_some() || config.access.principals.is_some();
     let broker = stack::start_broker_on(config, sockets).await?;
     let (broker, beside) = prepared.start(broker).await?;

@@ -256,6 +256,8 @@ enum FirstPoll {
     Done,
     /// There is neither a feed nor a hub.
     NoFeed,
+    /// Its URL has no schedule any more.
+    Ended,
     /// It has not succeeded yet, for this reason.
     Pending(String),
 }
@@ -342,6 +344,10 @@ impl CrawlerGroup<'_> {
                 FirstPoll::NoFeed => failed.push(format!(
                     "{url}: {NO_FEED}; {NO_FEED_ADVICE}. It is still watched: `tidings watch-feed {url} --stop` ends that"
                 )),
+                FirstPoll::Ended => console.note(&format!(
+                    "{url} is no longer watched: it has moved for good, or is gone; \
+                     `tidings watch-feed --list` shows what is watched"
+                )),
                 FirstPoll::Pending(why) => console.note(&format!("{url}: {why}")),
             }
         }
@@ -355,10 +361,12 @@ impl CrawlerGroup<'_> {
         until: Instant,
     ) -> Result<FirstPoll, Failure> {
         let crawler_until = Instant::now() + CRAWLER_WAIT_MAX;
+        let mut was_watched = false;
         while Instant::now() < until {
             // The group has the event when there is a schedule; after that, a task exists until the
             // read is finished.
             if self.is_watched(feed).await? {
+                was_watched = true;
                 let Some(task) = self.find_task(feed).await? else { return Ok(FirstPoll::Done) };
                 let is_older = before == Some(task.fields.attempts);
                 if let Some(reason) = task.fields.last.filter(|_| !is_older) {
@@ -370,6 +378,8 @@ impl CrawlerGroup<'_> {
                         FirstPoll::Pending(format!("a read failed and is tried again: {reason}"))
                     });
                 }
+            } else if was_watched {
+                return Ok(FirstPoll::Ended);
             }
             if Instant::now() > crawler_until && !self.has_crawlers().await? {
                 let why = "not read yet: no crawler is connected".to_owned();

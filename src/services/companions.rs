@@ -10,6 +10,7 @@ use tidings_broker::{Broker, BrokerConfig};
 use tidings_connectors::delivery::DeliveryConfig;
 use tidings_connectors::push;
 use tidings_connectors::websub::WebSub;
+use tidings_documents::tracking::TrackingParams;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -48,11 +49,13 @@ impl<'a> PreparedCompanions<'a> {
         server: &'a ServerFlags,
         outgoing: &'a OutgoingFlags,
         data: &'a DataFlag,
+        tracking: TrackingParams,
     ) -> Result<Self, Failure> {
         let flags = &server.http;
         let mut websub = None;
         if let Some(http) = &mut config.http {
-            websub = flags.websub.open(flags.public_url.as_ref(), http, outgoing, &data.data)?;
+            let (public_url, data) = (flags.public_url.as_ref(), &data.data);
+            websub = flags.websub.open(public_url, http, outgoing, data, tracking)?;
             http.embedded_handlers.extend(outgoing.identity.directory()?);
         }
         Ok(Self { server, outgoing, data, websub })

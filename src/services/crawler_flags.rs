@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tidings_documents::page::LinkConfig;
+use tidings_documents::tracking::TrackingParams;
 use tidings_egress::http::AddedHeader;
 use tidings_subscriber::CrawlerConfig;
 
@@ -91,6 +92,11 @@ pub(crate) struct CrawlerFlags {
 }
 
 impl CrawlerFlags {
+    /// The parameters that are removed from links.
+    pub(crate) fn tracking_params(&self) -> TrackingParams {
+        self.links.tracking.params.clone()
+    }
+
     /// The configuration of a crawler that works for this broker. Reads the file of the identity.
     pub(crate) fn config(
         &self,

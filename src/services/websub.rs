@@ -12,6 +12,7 @@ use tidings_broker::{EmbeddedHandler, HandlerFuture, HandlerReply, HttpConfig};
 use tidings_connectors::websub::{
     CALLBACK_PATHS, CallbackReply, OPENAPI_PATHS, WebSub, WebSubConfig,
 };
+use tidings_documents::tracking::TrackingParams;
 
 use crate::flags::parse_duration;
 use crate::process::stack;
@@ -52,6 +53,7 @@ impl WebSubFlags {
         http: &mut HttpConfig,
         outgoing: &OutgoingFlags,
         data: &Path,
+        tracking: TrackingParams,
     ) -> Result<Option<Arc<WebSub>>, Failure> {
         let Some(public_url) = public_url.filter(|_| !self.no_websub) else { return Ok(None) };
         stack::make_data_directory(data)?;
@@ -62,6 +64,7 @@ impl WebSubFlags {
             lease: self.websub_lease,
             sha1: self.websub_sha1,
             items_per_minute: http.hook_events_per_minute,
+            tracking,
         };
         let websub = WebSub::open(config, outgoing.http_client()?)
             .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))?;

@@ -227,9 +227,11 @@ impl WebSub {
     ) -> Result<Option<ItemFingerprint>, WebSubError> {
         let (token, base) = (subscription.token.clone(), subscription.feed.clone());
         let is_page = subscription.kind == WatchedKind::Page;
+        let tracking = self.config.tracking.clone();
         let mut known = self.with_subscriptions(move |table| table.known_items(&token)).await?;
         let (known, events, version) = run_blocking(move || {
-            let feed = feed::parse(&body, content_type.as_deref(), Some(&base));
+            let mut feed = feed::parse(&body, content_type.as_deref(), Some(&base));
+            feed.strip_tracking(&tracking);
             let new = new_items(&feed, is_page, &base, &mut known);
             let url = CanonicalUrl::parse(&base).ok();
             let events = new.iter().filter_map(|item| event::item_event(url.as_ref()?, item));

@@ -151,6 +151,7 @@ mod tests {
 
     use hyper::StatusCode;
     use hyper::header::RETRY_AFTER;
+    use tidings_documents::tracking::TrackingParams;
 
     use super::*;
 
@@ -163,6 +164,7 @@ mod tests {
             public_url: public_url.into(),
             lease: Duration::from_hours(240),
             sha1: false,
+            tracking: TrackingParams::none(),
         };
         let (feed, topic) = ("http://a.example/f", "http://a.example/f?x=1&y");
         let hub = HubEndpoint::WebSub { hub: "http://hub.example/".into(), topic: topic.into() };

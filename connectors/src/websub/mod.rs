@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tidings_database::schema_version::SchemaError;
+use tidings_documents::tracking::TrackingParams;
 
 pub use self::hub_callbacks::{CALLBACK_PATHS, CallbackReply, OPENAPI_PATHS};
 pub use self::service::WebSub;
@@ -58,6 +59,8 @@ pub struct WebSubConfig {
     /// The items per minute that all hubs together may deliver. The burst is this number, or one
     /// delivery if that is more.
     pub items_per_minute: u32,
+    /// The parameters that are removed from links of delivered items.
+    pub tracking: TrackingParams,
 }
 
 /// The lease of a feed's hub.

@@ -1,5 +1,5 @@
 //! Tracking parameters: they identify the visitor of a link, not the page. A crawler removes them
-//! from the links that it finds, so that a page is not fetched once for each newsletter that links
+//! from the links that it finds, also from those of feeds, so that a page is not fetched once for each newsletter that links
 //! to it. A published URL keeps them.
 //!
 //! A fixed list: the meaning of a parameter is never guessed from its value. Pure.

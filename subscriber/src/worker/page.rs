@@ -12,6 +12,7 @@ use indexmap::IndexMap;
 use tidings_documents::document::DocumentReader;
 use tidings_documents::feed::{Feed, FeedReader, NO_FEED, watched_feed};
 use tidings_documents::page::{PageContent, PageLink};
+use tidings_documents::tracking::TrackingParams;
 use tidings_egress::failure::{Failure, Reason};
 use tidings_egress::http::Validators;
 use tidings_protocol::{CanonicalUrl, KeyRest, REDIRECTS_MAX, Render, RetryMode, is_in_chain};
@@ -181,10 +182,11 @@ impl TaskWork<'_> {
         mut fetched: Fetched,
         duration: Duration,
     ) {
+        let tracking = self.crawler.config.fetch.links.tracking.clone();
         // The URL of the page is the base for relative links.
         let feed = tokio::select! {
             biased;
-            feed = read_feed(&mut fetched, self.page.as_str()) => feed,
+            feed = read_feed(&mut fetched, self.page.as_str(), tracking) => feed,
             () = self.crawler.abandon.cancelled() => {
                 return self.return_for_request(&self.page, KeyRest::default()).await;
             }
@@ -218,16 +220,23 @@ impl TaskWork<'_> {
                 };
                 FeedResponse::Document { feed: &feed, headers: &headers, named: &named, validators }
             }
+            (PageOutcome::Failed, Some(410)) => FeedResponse::Gone,
             _ => FeedResponse::Failed,
         };
+        let target = record.redirect.clone();
         let is_final = !record.is_transient || record.is_final();
         let announce = async {
             let (broker, memory) = (&self.crawler.broker, self.feed_states());
+            let failed = |reason: String| TaskFailure::new(reason, true);
             // A redirect is followed by a task of its own, with the same attributes.
-            if !is_final || outcome == PageOutcome::Redirect {
+            if outcome == PageOutcome::Redirect {
+                let permanent = target.filter(|_| matches!(status, Some(301 | 308)));
+                let recorded = watch.record_redirect(permanent.as_deref(), &memory).await;
+                return recorded.map_err(failed);
+            }
+            if !is_final {
                 return Ok(());
             }
-            let failed = |reason: String| TaskFailure::new(reason, true);
             match watch.process(answer, rest, unix_ms(), broker, &memory).await.map_err(failed)? {
                 // Due again at its scheduled time: until then an operator can read the reason at
                 // the broker.
@@ -242,7 +251,7 @@ impl TaskWork<'_> {
             _ => self.apply_content(record, content),
         };
         let record = Arc::new(record);
-        finish(self.crawler, self.task, record, Some(hold), read, announce).await;
+        Box::pin(finish(self.crawler, self.task, record, Some(hold), read, announce)).await;
     }
 
     fn record(
@@ -447,11 +456,14 @@ fn prepend_links(mut more: Vec<PageLink>, links: &mut Vec<PageLink>) {
 }
 
 /// Reads the body as a feed. A body that cannot be read back is a storage failure.
-async fn read_feed(fetched: &mut Fetched, base: &str) -> Feed {
+async fn read_feed(fetched: &mut Fetched, base: &str, tracking: TrackingParams) -> Feed {
     let Some(body) = fetched.body.take() else { return Feed::default() };
     let (content_type, base) = (fetched.content_type.clone(), base.to_owned());
     let (body, feed) = run_blocking(move || {
-        let feed = parse_feed(&body, content_type.as_deref(), &base);
+        let mut feed = parse_feed(&body, content_type.as_deref(), &base);
+        if let Ok(feed) = &mut feed {
+            feed.strip_tracking(&tracking);
+        }
         (Some(body), Some(feed))
     })
     .await;
@@ -489,8 +501,6 @@ fn fresh_for(fetched: &Fetched) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use tidings_documents::tracking::TrackingParams;
-
     use super::*;
 
     #[test]

@@ -1,7 +1,7 @@
 //! A watched feed, from the view of its server and of the topic with its items.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::support::line_connection::{FAREWELL, value};
 use crate::support::nc::run_nc;
@@ -119,6 +119,33 @@ fn each_item_is_published_and_fetched_once() {
     assert_eq!(value(&unchanged, "type"), "application/rss+xml");
     assert_eq!(value(&unchanged, "hash").len(), 64, "{unchanged}");
     assert_ne!(value(&unchanged, "bytes"), "0", "{unchanged}");
+}
+
+#[test]
+fn a_feed_that_moves_is_watched_at_its_new_url_until_it_is_gone() {
+    let is_gone = Arc::new(AtomicBool::new(false));
+    let origin = Origin::serve_with(Site::default(), {
+        let is_gone = Arc::clone(&is_gone);
+        move |hit| match &*hit.path {
+            "/moved" => Some(full_response("301 Moved", "Location: /feed\r\n", "")),
+            "/feed" if is_gone.load(Ordering::SeqCst) => Some(full_response("410 Gone", "", "")),
+            _ => respond(hit, 1),
+        }
+    });
+    let (moved, feed) = (origin.url(0, "/moved"), origin.url(0, "/feed"));
+    let server = Server::start_up(&["--allow-private"]);
+    let bounds = ["--every", "1s", "--min", "200ms", "--max", "1s"];
+    run_at(&server, &[&["watch-feed", &moved], &bounds[..]].concat()).expect_code(0);
+    let watched = || -> Vec<_> {
+        let schedules = run_json_at(&server, &["group", "schedules"]).into_iter();
+        schedules.map(|schedule| schedule["url"].as_str().unwrap().to_owned()).collect()
+    };
+    wait_until("the schedule of the new URL", || (watched() == [&*feed]).then_some(()));
+    server.process.wait_for_line_with("the feed has moved for good");
+    wait_for_feed_request(&origin);
+    is_gone.store(true, Ordering::SeqCst);
+    server.process.wait_for_line_with("the feed is gone for good");
+    wait_until("the end of the schedule", || watched().is_empty().then_some(()));
 }
 
 #[test]

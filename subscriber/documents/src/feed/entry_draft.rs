@@ -7,6 +7,23 @@ use tidings_protocol::CanonicalUrl;
 use super::FeedEntry;
 use crate::markup::ReferenceResolver;
 
+/// What a URL is to its entry; the later ones are better as its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum LinkKind {
+    /// An id that is an HTTP URL, although its format does not promise a page there.
+    Id,
+    /// A file that belongs to the entry, such as an episode.
+    Enclosure,
+    /// The content of the entry, where it is not in the feed.
+    Content,
+    /// Another form of the entry, or an id that is also its page.
+    Alternate,
+    /// The page of an Atom entry.
+    Page,
+    /// `<link>` of RSS.
+    Link,
+}
+
 /// What is known about an entry, or about the feed.
 #[derive(Debug, Default)]
 pub(super) struct EntryDraft {
@@ -14,8 +31,8 @@ pub(super) struct EntryDraft {
     pub(super) fallback_title: Option<String>,
     pub(super) id: Option<String>,
     pub(super) fallback_id: Option<String>,
-    /// With its suitability: the highest counts, and the first of equal ones.
-    pub(super) link: Option<(u8, String, Option<Arc<XmlBase>>)>,
+    /// The highest kind counts, and the first of equal ones.
+    pub(super) link: Option<(LinkKind, String, Option<Arc<XmlBase>>)>,
     pub(super) self_url: Option<(String, Option<Arc<XmlBase>>)>,
     pub(super) updated: Option<String>,
     pub(super) published: Option<String>,

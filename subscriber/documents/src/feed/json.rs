@@ -6,7 +6,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use tidings_protocol::CanonicalUrl;
 
 use super::entry_draft::derived_id;
-use super::{EntryList, Feed, FeedEntry, FeedKind};
+use super::{BREAKS_OFF, EntryList, Feed, FeedEntry, FeedKind};
 use crate::feed::FEED_ENTRIES_MAX;
 use crate::markup::ReferenceResolver;
 use crate::page::{FEED_HUBS_MAX, TITLE_BYTES_MAX};
@@ -24,12 +24,12 @@ struct JsonFeed {
     title: Option<String>,
     home_page_url: Option<String>,
     feed_url: Option<String>,
-    hubs: BoundedList<JsonHub, FEED_HUBS_MAX>,
+    hubs: BoundedList<JsonUrl, FEED_HUBS_MAX>,
     items: BoundedList<JsonItem, FEED_ENTRIES_MAX>,
 }
 
 #[derive(Default)]
-struct JsonHub {
+struct JsonUrl {
     url: Option<String>,
 }
 
@@ -38,6 +38,7 @@ struct JsonItem {
     id: Option<String>,
     url: Option<String>,
     external_url: Option<String>,
+    attachments: BoundedList<JsonUrl, 1>,
     title: Option<String>,
     summary: Option<String>,
     date_modified: Option<String>,
@@ -62,10 +63,13 @@ pub(super) fn read(bytes: &[u8], base: Option<&str>) -> Feed {
     };
     let (mut cut, mut entries) = (document.items.cut, EntryList::default());
     if !is_whole {
-        cut = Some("broken JSON; the rest of the feed was left out");
+        cut = Some(BREAKS_OFF);
     }
     for item in document.items.kept {
-        let link = url(item.url).or_else(|| url(item.external_url));
+        let attachment = item.attachments.kept.into_iter().find_map(|file| file.url);
+        let id = item.id.as_ref().filter(|id| CanonicalUrl::parse(id).is_ok());
+        let link = item.url.or(item.external_url).or(attachment).or_else(|| id.cloned());
+        let link = url(link);
         let title = item.title.map(|title| fold_whitespace(&title, TITLE_BYTES_MAX));
         let title = title.filter(|title| !title.is_empty());
         let updated = item.date_modified.or(item.date_published);
@@ -229,7 +233,7 @@ impl JsonObject for JsonFeed {
     }
 }
 
-impl JsonObject for JsonHub {
+impl JsonObject for JsonUrl {
     fn text(&mut self, name: &str) -> Option<&mut Option<String>> {
         (name == "url").then_some(&mut self.url)
     }
@@ -246,6 +250,17 @@ impl JsonObject for JsonItem {
             "date_modified" => Some(&mut self.date_modified),
             "date_published" => Some(&mut self.date_published),
             _ => None,
+        }
+    }
+
+    fn read_other<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        object: &mut A,
+    ) -> Result<(), A::Error> {
+        match name {
+            "attachments" => object.next_value_seed(Lenient(&mut self.attachments)),
+            _ => object.next_value::<IgnoredAny>().map(drop),
         }
     }
 }

@@ -18,6 +18,7 @@ use self::json::is_json;
 use self::version::VersionDigest;
 pub(crate) use self::xml::FeedElements;
 use crate::markup::{MarkupReader, Unpacker};
+use crate::tracking::TrackingParams;
 
 /// Decoded bytes of a feed that are read. Feeds of busy sites with whole articles have some
 /// megabytes.
@@ -28,6 +29,9 @@ const FEED_JSON_BYTES_MAX: usize = 4 * 1024 * 1024;
 const FEED_ENTRIES_MAX: usize = 10_000;
 /// Bytes of the ids, links, titles and dates of a feed: 400 for each of `FEED_ENTRIES_MAX` items.
 const FEED_TEXTS_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Why the end of a feed was left out that another fetch may find whole.
+const BREAKS_OFF: &str = "the feed breaks off; its unfinished end was left out";
 
 /// The failure of a watched URL that is neither a feed nor names a hub.
 pub const NO_FEED: &str = "no feed and no hub at this URL";
@@ -58,6 +62,24 @@ pub struct Feed {
     pub version: Option<u64>,
     /// Why part of it was left out.
     pub cut: Option<&'static str>,
+}
+
+impl Feed {
+    /// Whether the document ended too early, so that another fetch may find more items.
+    fn breaks_off(&self) -> bool {
+        self.cut == Some(BREAKS_OFF)
+    }
+
+    /// Removes tracking parameters from the links of the items, and from ids that are links.
+    pub fn strip_tracking(&mut self, tracking: &TrackingParams) {
+        for FeedEntry { id, link, .. } in &mut self.entries {
+            for url in link.iter_mut().chain([id]) {
+                if let Some(stripped) = tracking.strip_text(url) {
+                    *url = stripped.as_str().to_owned();
+                }
+            }
+        }
+    }
 }
 
 /// A family of formats.

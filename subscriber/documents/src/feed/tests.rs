@@ -121,6 +121,14 @@ fn the_link_for_readers_is_chosen() {
             "<a:link xmlns:a='http://www.w3.org/2005/Atom' href='/a'/><link>/l</link>",
             "http://a.example/l",
         ),
+        ("<enclosure url='/e'/><guid isPermaLink='false'>g</guid>", "http://a.example/e"),
+        ("<enclosure url='/e'/><link>/l</link>", "http://a.example/l"),
+        ("<enclosure url='/e'/><guid>http://b.example/g</guid>", "http://b.example/g"),
+        ("<link rel='enclosure' href='/e'/><id>http://b.example/i</id>", "http://a.example/e"),
+        ("<media:content url='/m'/><media:thumbnail url='/t'/>", "http://a.example/m"),
+        ("<id>http://b.example/i</id>", "http://b.example/i"),
+        ("<id>tag:b.example,2026:1</id>", "-"),
+        ("</item><item rdf:about='http://b.example/i'>", "http://b.example/i"),
         (
             "<link rel='enclosure' href='/e'/><link rel='alternate' type='text/plain' href='/t'/><link type='text/html' href='/l'/>",
             "http://a.example/l",
@@ -138,7 +146,8 @@ fn the_link_for_readers_is_chosen() {
     let long = format!("<item><link> {}</link></item>", "x".repeat(8192));
     assert_eq!(entries(&rss(&long))[0][1], "-");
     for (item, link) in table {
-        assert_eq!(entries(&rss(&format!("<item>{item}</item>")))[0][1], link, "{item}");
+        let entries = entries(&rss(&format!("<item>{item}</item>")));
+        assert_eq!(entries.last().unwrap()[1], link, "{item}");
     }
 }
 
@@ -216,13 +225,17 @@ fn an_entry_alone_is_a_feed_of_one() {
 fn broken_feeds_lose_little() {
     let table = [
         ("<br><b>Warning</b>: x<rss><channel><item><title>a</title></item>", vec!["a"]),
+        // The feed breaks off: the fragment of an item is not an item.
+        ("<rss><item><title>a</title></item><item><link>http://b.example/20", vec!["a"]),
+        ("<rss><item><title>a</title></item><item><title>b</title><guid>1</guid>", vec!["a"]),
+        ("<feed><entry><title>a</title></entry><entry><title>b</title><id>tag:b", vec!["a"]),
         (
             "<rss><channel><item><title>a</title><item><title>b</title></item></channel></rss>",
             vec!["a", "b"],
         ),
         (
             "<rss><channel><item><description><p>x<br></description><title>a</title></item><item><title>b",
-            vec!["a", "b"],
+            vec!["a"],
         ),
         ("<rss><item><title>a</title></item><channel><title>c</title></channel></rss>", vec!["a"]),
         ("<RSS><Channel><Item><Title>a</Title></Item></Channel></RSS>", vec!["a"]),
@@ -318,11 +331,14 @@ fn json_feeds_with_odd_members_are_read() {
     let text = r#"﻿ {"version": "https://jsonfeed.org/version/1", "title": null, "hubs": null, "items": [
         {"id": 7, "external_url": "http://b.example/7", "title": ["x"]},
         {"url": "http://b.example/8", "title": " a\n b "},
-        {"summary": "s"}]}"#;
+        {"summary": "s"}, {"id": "http://b.example/9", "attachments": [{"url": "/9.mp3"}, {"url": "/b"}]},
+        {"id": "http://b.example/10"}]}"#;
     let found = entries(text);
     assert_eq!(found[0], ["7", "http://b.example/7", "-"]);
     assert_eq!(found[1], ["http://b.example/8", "http://b.example/8", "a b"]);
     assert!(found[2][0].starts_with("hash:"));
+    let links: Vec<_> = found[3..].iter().map(|item| item[1].as_str()).collect();
+    assert_eq!(links, ["http://a.example/9.mp3", "http://b.example/10"]);
 }
 
 proptest! {

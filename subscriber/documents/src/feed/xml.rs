@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tidings_protocol::CanonicalUrl;
 
-use super::entry_draft::{EntryDraft, LinkResolver, XmlBase};
+use super::entry_draft::{EntryDraft, LinkKind, LinkResolver, XmlBase};
 use super::namespaces::{Namespaces, Vocabulary};
-use super::{EntryList, Feed, FeedKind};
+use super::{BREAKS_OFF, EntryList, Feed, FeedKind};
 use crate::feed::{FEED_ENTRIES_MAX, FEED_TEXTS_BYTES_MAX};
 use crate::markup::{MarkupTag, MarkupToken, ReferenceResolver, plain_text};
 use crate::page::{FEED_HUBS_MAX, LINK_BYTES_MAX, TITLE_BYTES_MAX};
@@ -94,8 +94,8 @@ enum CapturedField {
     /// Used in place of a missing title.
     FallbackTitle,
     Link,
-    /// With whether it may be the link, too.
-    Id(bool),
+    /// With what it is as a link, if it may be one.
+    Id(Option<LinkKind>),
     FallbackId,
     Updated,
     Published,
@@ -222,7 +222,9 @@ impl FeedElements {
         let id = attributes.find(|(key, _)| self.namespaces.resolve(key) == about);
         let id = id.map(|(_, value)| value.trim().to_owned());
         let id = id.filter(|id| !id.is_empty() && id.len() <= LINK_BYTES_MAX);
-        self.entry = Some(EntryDraft { fallback_id: id, ..EntryDraft::default() });
+        let link = id.clone().filter(|id| CanonicalUrl::parse(id).is_ok());
+        let link = link.map(|link| (LinkKind::Id, link, None));
+        self.entry = Some(EntryDraft { fallback_id: id, link, ..EntryDraft::default() });
     }
 
     /// Handles an element outside of a feed. Error messages of the server may precede the feed.
@@ -266,18 +268,23 @@ impl FeedElements {
             "link" if own && tag.attribute("href").is_some() => self.link(tag, base),
             "link" if own => self.capture(CapturedField::Link),
             "guid" if own => {
-                let may_be_link = tag.attribute("ispermalink");
-                let may_be_link = may_be_link.is_none_or(|is| !is.eq_ignore_ascii_case("false"));
-                self.capture(CapturedField::Id(may_be_link));
+                let is_link = tag.attribute("ispermalink");
+                let is_link = is_link.is_none_or(|is| !is.eq_ignore_ascii_case("false"));
+                self.capture(CapturedField::Id(is_link.then_some(LinkKind::Alternate)));
             }
-            "id" if own => self.capture(CapturedField::Id(false)),
+            "id" if own => self.capture(CapturedField::Id(in_entry.then_some(LinkKind::Id))),
+            // `content` of Media RSS.
+            "enclosure" | "content" if in_entry && tag.attribute("url").is_some() => {
+                let url = tag.attribute("url").unwrap_or_default();
+                self.keep_link(LinkKind::Enclosure, &url, base.cloned());
+            }
             "identifier" if vocabulary == DublinCore => self.capture(CapturedField::FallbackId),
             "updated" | "modified" | "lastbuilddate" if own => self.capture(CapturedField::Updated),
             "pubdate" | "published" | "issued" if own => self.capture(CapturedField::Published),
             "date" if vocabulary == DublinCore => self.capture(CapturedField::Published),
             "description" | "summary" | "content" if own && in_entry => {
                 if let Some(source) = tag.attribute("src") {
-                    self.keep_link(0, &source, base.cloned());
+                    self.keep_link(LinkKind::Content, &source, base.cloned());
                 }
                 self.capture(CapturedField::Summary);
             }
@@ -304,7 +311,11 @@ impl FeedElements {
             "alternate" | "" | "http://www.iana.org/assignments/relation/alternate" => {
                 let kind = tag.attribute("type").unwrap_or_default();
                 let is_page = kind.is_empty() || kind.contains("html");
-                self.keep_link(if is_page { 2 } else { 1 }, &href, base.cloned());
+                let kind = if is_page { LinkKind::Page } else { LinkKind::Alternate };
+                self.keep_link(kind, &href, base.cloned());
+            }
+            "enclosure" if self.entry.is_some() => {
+                self.keep_link(LinkKind::Enclosure, &href, base.cloned());
             }
             "hub" if self.entry.is_none() && self.hubs.len() < FEED_HUBS_MAX => {
                 let base = base.and_then(|base| base.url.as_ref());
@@ -317,12 +328,12 @@ impl FeedElements {
         }
     }
 
-    fn keep_link(&mut self, suits: u8, link: &str, base: Option<Arc<XmlBase>>) {
+    fn keep_link(&mut self, kind: LinkKind, link: &str, base: Option<Arc<XmlBase>>) {
         let draft = self.entry.as_mut().unwrap_or(&mut self.feed);
         let link = link.trim();
-        let is_better = draft.link.as_ref().is_none_or(|(known, ..)| *known < suits);
+        let is_better = draft.link.as_ref().is_none_or(|(known, ..)| *known < kind);
         if is_better && !link.is_empty() && link.len() <= LINK_BYTES_MAX {
-            draft.link = Some((suits, link.to_owned(), base));
+            draft.link = Some((kind, link.to_owned(), base));
         }
     }
 
@@ -372,11 +383,13 @@ impl FeedElements {
             }
             CapturedField::Title(true) => set(&mut draft.title, &title(text)),
             CapturedField::FallbackTitle => set(&mut draft.fallback_title, &title(text)),
-            CapturedField::Link => self.keep_link(3, text, base),
-            CapturedField::Id(may_be_link) => {
+            CapturedField::Link => self.keep_link(LinkKind::Link, text, base),
+            CapturedField::Id(kind) => {
                 set(&mut draft.id, text);
-                if may_be_link && self.references.absolute(text, None).is_some() {
-                    self.keep_link(1, text, base);
+                if let Some(kind) = kind
+                    && self.references.absolute(text, None).is_some()
+                {
+                    self.keep_link(kind, text, base);
                 }
             }
             CapturedField::FallbackId => set(&mut draft.fallback_id, text),
@@ -428,8 +441,11 @@ impl FeedElements {
 
     /// Ends the document. `base` is its URL.
     pub(crate) fn finish(mut self, base: Option<&str>) -> Feed {
-        self.end_capture();
-        self.end_entry();
+        // An entry that is not closed may lack its id: it would be announced twice, now under its
+        // link and later under its id.
+        if !self.ended && !self.open_elements.is_empty() && self.kind.is_some() {
+            self.cut = Some(BREAKS_OFF);
+        }
         if let (None, (Some(period), times)) = (self.hints.min_interval_s, self.period) {
             self.hints.min_interval_s = Some(period / times.unwrap_or(1).max(1));
         }

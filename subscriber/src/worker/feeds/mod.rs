@@ -1,7 +1,8 @@
 //! Checks a watched feed, a URL with `feed=` in its task: announces new items, stores what it has
 //! seen, and adjusts the schedule. A page that names a hub but no feed is watched in the same way:
 //! each version is an item with the URL of the page. A page that names neither fails, with the
-//! reason.
+//! reason. A permanent redirect moves the schedule, once a feed was read at its target; status 410
+//! ends it.
 //!
 //! The order is fixed: announce and wait for the confirmation; store and sync; then the caller's
 //! `ACK`. A worker that ends in between announces the same items again with the same `id=`, and the
@@ -106,6 +107,8 @@ pub(super) struct FeedCheck<'a> {
     feed: Box<str>,
     /// The URL that has the schedule: that of the feed, or the URL that redirected to it.
     scheduled: CanonicalUrl<'a>,
+    /// The state of `scheduled`, if that is another URL.
+    origin: Option<WatchedFeed>,
     /// The current interval or time of day, as the broker writes it, if there is a schedule.
     every: Option<Box<str>>,
     /// The current interval; `None` for a time of day, which is not adjusted.
@@ -132,6 +135,8 @@ pub(super) enum FeedResponse<'a> {
     },
     /// Status 304.
     NotModified,
+    /// Status 410.
+    Gone,
     /// Anything else.
     Failed,
 }
@@ -187,8 +192,8 @@ impl<'a> FeedCheck<'a> {
         {
             push_attribute(&mut carried, key, value);
         }
-        let known = states.load(url.as_str()).await?;
-        let known = known.and_then(|state| WatchedFeed::from_bytes(&state));
+        let known = load(states, url).await?;
+        let origin = if scheduled == *url { None } else { load(states, &scheduled).await? };
         let mut watched =
             known.unwrap_or_else(|| WatchedFeed::new(interval.unwrap_or(Duration::ZERO), settings));
         if let Some(interval) = interval {
@@ -208,6 +213,7 @@ impl<'a> FeedCheck<'a> {
             settings,
             feed,
             scheduled,
+            origin,
             every,
             interval,
             is_named,
@@ -220,6 +226,33 @@ impl<'a> FeedCheck<'a> {
     /// The validators for a conditional request.
     pub(super) fn validators(&self) -> Validators<'_> {
         self.watched.validators()
+    }
+
+    /// Remembers where the scheduled URL redirects permanently; `None`: this redirect is temporary.
+    /// The feed moves when it was read there: many a network answers everything with a redirect to
+    /// its own page.
+    pub(super) async fn record_redirect(
+        mut self,
+        permanent: Option<&str>,
+        states: &impl FeedStates,
+    ) -> Result<(), String> {
+        // A target that was reached permanently stays the new place, whatever follows.
+        let is_followed = *self.url != self.scheduled;
+        if is_followed && (!self.has_moved_here() || permanent.is_none()) {
+            return Ok(());
+        }
+        let state = self.origin.as_mut().unwrap_or(&mut self.watched);
+        if state.moved_to() == permanent {
+            return Ok(());
+        }
+        state.set_moved_to(permanent);
+        states.store(self.scheduled.as_str(), state.to_bytes().into()).await
+    }
+
+    /// Whether this is the scheduled URL, or where that redirects permanently.
+    fn has_moved_here(&self) -> bool {
+        let target = self.origin.as_ref().and_then(WatchedFeed::moved_to);
+        *self.url == self.scheduled || target == Some(self.url.as_str())
     }
 
     /// Processes the answer. `rest` is the time that the server asks for: `Retry-After`, or the
@@ -236,6 +269,9 @@ impl<'a> FeedCheck<'a> {
         let outcome = match answer {
             FeedResponse::Document { feed, headers, validators, .. } if feed.kind.is_some() => {
                 came = Some((CheckedDocument::Feed(feed), headers));
+                if let Some(origin) = self.origin.clone() {
+                    self.watched.continue_from(origin);
+                }
                 CheckOutcome::Feed(feed, validators)
             }
             // A known feed may answer with an error page today.
@@ -257,13 +293,19 @@ impl<'a> FeedCheck<'a> {
                 }
             }
             FeedResponse::NotModified => CheckOutcome::NotModified,
-            FeedResponse::Failed => CheckOutcome::Failed,
+            FeedResponse::Gone if self.has_moved_here() => {
+                self.end(broker).await?;
+                return Ok(FeedTaskOutcome::Failed);
+            }
+            FeedResponse::Gone | FeedResponse::Failed => CheckOutcome::Failed,
         };
         let has_failed = matches!(outcome, CheckOutcome::Failed);
         let url = self.url.as_str();
         let checked = self.watched.check(url, self.settings, outcome, rest, now_unix_ms);
         let CheckResult { new, next, hub_missed_items: untold } = checked;
         let announced = self.announce(&new, broker).await?;
+        let moved_to = self.new_place().filter(|_| !has_failed);
+        let old = moved_to.map(|place| std::mem::replace(&mut self.scheduled, place));
         if let Some((came, headers)) = came {
             self.announce_hubs(came, headers, untold, broker).await?;
         }
@@ -272,15 +314,33 @@ impl<'a> FeedCheck<'a> {
             self.watched.record_schedule(next);
         }
         states.store(url, self.watched.to_bytes().into()).await?;
-        if let Some(was) = self.every.as_deref().filter(|_| changes) {
-            let every = format_ms(u64::try_from(next.as_millis()).unwrap_or(u64::MAX));
-            broker.publish(SCHEDULE_TOPIC, self.schedule_event(was, &every)).await?;
-        }
+        self.publish_schedule(old, changes.then_some(next), broker).await?;
         Ok(match (is_nothing, has_failed) {
             (true, _) => self.report_nothing(next),
             (_, true) => FeedTaskOutcome::Failed,
             _ => FeedTaskOutcome::Feed { announced },
         })
+    }
+
+    /// Publishes the next interval of the schedule, if it changes; or moves the schedule from `old`.
+    async fn publish_schedule(
+        &self,
+        old: Option<CanonicalUrl<'_>>,
+        next: Option<Duration>,
+        broker: &impl EventPublisher,
+    ) -> Result<(), String> {
+        let Some(was) = self.every.as_deref() else { return Ok(()) };
+        let next = next.map(|next| format_ms(u64::try_from(next.as_millis()).unwrap_or(u64::MAX)));
+        match (old, next) {
+            (Some(old), next) => {
+                let every = next.as_deref().unwrap_or(was);
+                self.move_from(&old, (was, every), broker).await
+            }
+            (None, Some(every)) => {
+                broker.publish(SCHEDULE_TOPIC, self.schedule_event(was, &every)).await
+            }
+            (None, None) => Ok(()),
+        }
     }
 
     /// The version and the hubs of a page, if it is watched for its versions because it names a
@@ -348,6 +408,38 @@ impl<'a> FeedCheck<'a> {
         broker.publish(event::HUB_TOPIC, event).await
     }
 
+    /// Where the scheduled URL redirects permanently.
+    fn new_place(&self) -> Option<CanonicalUrl<'a>> {
+        let place = CanonicalUrl::parse(self.origin.as_ref()?.moved_to()?).ok()?;
+        (place.url_key() != self.scheduled.url_key()).then(|| place.into_owned())
+    }
+
+    /// Moves the schedule from `old` to the URL that has it by now.
+    async fn move_from(
+        &self,
+        old: &CanonicalUrl<'_>,
+        (was, every): (&str, &str),
+        broker: &impl EventPublisher,
+    ) -> Result<(), String> {
+        let new = &self.scheduled;
+        let mut event = self.new_schedule(new, every);
+        // It was just read. So two URLs that redirect to each other in turn cost no more requests.
+        push_attribute(&mut event, "after", every);
+        broker.publish(SCHEDULE_TOPIC, event).await?;
+        broker.publish(SCHEDULE_TOPIC, self.schedule_of(old, was, "0")).await?;
+        tracing::warn!(%old, %new, "the feed has moved for good; it is watched under its new URL");
+        Ok(())
+    }
+
+    /// Ends the schedule of a feed that is gone for good.
+    async fn end(&self, broker: &impl EventPublisher) -> Result<(), String> {
+        let Some(every) = &self.every else { return Ok(()) };
+        broker.publish(SCHEDULE_TOPIC, self.schedule_event(every, "0")).await?;
+        let url = &self.scheduled;
+        tracing::warn!(%url, "HTTP status 410: the feed is gone for good, and no longer watched");
+        Ok(())
+    }
+
     async fn move_schedule(
         &self,
         feed: &str,
@@ -362,25 +454,43 @@ impl<'a> FeedCheck<'a> {
         }
         // Without a schedule there is nothing to move.
         let Some(every) = &self.every else { return Ok(()) };
-        let mut event = feed.as_str().to_owned();
-        push_attribute(&mut event, "every", every);
-        push_attribute(&mut event, FEED_ATTRIBUTE, &self.feed);
-        event.push_str(&self.carried);
+        let mut event = self.new_schedule(&feed, every);
         push_attribute(&mut event, NAMED_ATTRIBUTE, "yes");
         event::push_hubs(&mut event, hubs);
         broker.publish(SCHEDULE_TOPIC, event).await?;
         broker.publish(SCHEDULE_TOPIC, self.schedule_event(every, "0")).await
     }
 
+    /// An event that schedules another URL, with the attributes of this schedule.
+    fn new_schedule(&self, url: &CanonicalUrl<'_>, every: &str) -> String {
+        let mut event = url.as_str().to_owned();
+        push_attribute(&mut event, "every", every);
+        push_attribute(&mut event, FEED_ATTRIBUTE, &self.feed);
+        event.push_str(&self.carried);
+        event
+    }
+
     /// An event that changes the schedule to `every` (`0` ends it), unless it was changed since
     /// this check began.
     fn schedule_event(&self, was: &str, every: &str) -> String {
-        let mut event = self.scheduled.as_str().to_owned();
+        self.schedule_of(&self.scheduled, was, every)
+    }
+
+    fn schedule_of(&self, url: &CanonicalUrl<'_>, was: &str, every: &str) -> String {
+        let mut event = url.as_str().to_owned();
         push_attribute(&mut event, "every", every);
         push_attribute(&mut event, "was", was);
         push_attribute(&mut event, FEED_ATTRIBUTE, &self.feed);
         event
     }
+}
+
+/// The state of this URL, if there is one in the current format.
+async fn load(
+    states: &impl FeedStates,
+    url: &CanonicalUrl<'_>,
+) -> Result<Option<WatchedFeed>, String> {
+    Ok(states.load(url.as_str()).await?.and_then(|state| WatchedFeed::from_bytes(&state)))
 }
 
 /// By more than a tenth: each change costs an event and a record of the group.

@@ -53,6 +53,13 @@ impl Fake {
         std::mem::take(&mut *self.done.lock())
     }
 
+    /// A task whose answer is a redirect, `permanent` or not.
+    async fn redirects(&self, task: &str, permanent: Option<&str>) {
+        let url = CanonicalUrl::parse(task.split(' ').next().unwrap()).unwrap();
+        let watch = FeedCheck::of(&url, &Payload::parse(task), self).await.unwrap().unwrap();
+        watch.record_redirect(permanent, self).await.unwrap();
+    }
+
     async fn look(&self, task: &str, answer: FeedResponse<'_>) -> Result<FeedTaskOutcome, String> {
         let url = CanonicalUrl::parse(task.split(' ').next().unwrap()).unwrap();
         let watch = FeedCheck::of(&url, &Payload::parse(task), self)
@@ -228,6 +235,65 @@ async fn a_moved_feed_keeps_the_schedule_of_its_old_url() {
     let begin = "new-url http://a.example/feed.xml every=1h feed=10m-1d named=yes";
     let end = "new-url http://a.example/old every=0 was=1h feed=10m-1d";
     assert_eq!(fake.take(), [begin, end]);
+}
+
+#[tokio::test]
+async fn a_permanent_redirect_moves_the_schedule_when_a_feed_was_read_there() {
+    let of = |url: &str| {
+        format!(
+            "{url} kind=redirect hops=1 prio=5 schedule=http://a.example/f every=1h feed=10m-1d"
+        )
+    };
+    let (b, c) = ("http://b.example/f", "http://c.example/f");
+    let at_b = &*of(b);
+    let page = feed::parse(b"<html>", None, None);
+    let feed = items(&["a"]);
+    // The last permanent target in a row, and whether a feed is read in the end.
+    for (hops, answer, place) in [
+        (&[(TASK, Some(b))][..], &feed, Some(b)),
+        (&[(TASK, Some(b)), (at_b, Some(c))], &feed, Some(c)),
+        (&[(TASK, Some(b)), (at_b, None)], &feed, Some(b)),
+        (&[(TASK, None), (at_b, Some(c))], &feed, None),
+        (&[(TASK, Some(b)), (TASK, None), (at_b, Some(c))], &feed, None),
+        (&[(TASK, Some(b)), (at_b, Some(c))], &page, None),
+    ] {
+        let fake = Fake::default();
+        let known = fake.look(TASK, document(&items(&["a"]))).await;
+        assert_eq!(known, Ok(FeedTaskOutcome::Feed { announced: 1 }));
+        for (task, permanent) in hops {
+            fake.redirects(task, *permanent).await;
+        }
+        fake.take();
+        // The items of the old URL are known.
+        let looked = fake.look(&of(c), document(answer)).await.unwrap();
+        assert_ne!(looked, FeedTaskOutcome::Feed { announced: 1 });
+        let moved: Vec<_> =
+            fake.take().into_iter().filter(|event| event.starts_with("new-url ")).collect();
+        let Some(place) = place else {
+            assert!(!moved.iter().any(|event| event.contains(" every=0 ")), "{moved:?}");
+            continue;
+        };
+        let new = format!("new-url {place} every=90m feed=10m-1d prio=5 after=90m");
+        assert_eq!(moved, [new, "new-url http://a.example/f every=0 was=1h feed=10m-1d".into()]);
+    }
+}
+
+#[tokio::test]
+async fn a_feed_that_is_gone_is_no_longer_watched() {
+    let end = "new-url http://a.example/f every=0 was=1h feed=10m-1d";
+    let moved = "http://b.example/f schedule=http://a.example/f every=1h feed=10m-1d";
+    for (hop, task, ended) in [
+        (None, TASK, true),
+        (Some(Some("http://b.example/f")), moved, true),
+        (Some(None), moved, false),
+    ] {
+        let fake = Fake::default();
+        if let Some(permanent) = hop {
+            fake.redirects(TASK, permanent).await;
+        }
+        assert_eq!(fake.look(task, FeedResponse::Gone).await, Ok(FeedTaskOutcome::Failed));
+        assert_eq!(fake.take().iter().any(|event| event == end), ended, "{hop:?}");
+    }
 }
 
 #[tokio::test]

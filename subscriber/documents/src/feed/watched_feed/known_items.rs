@@ -1,5 +1,6 @@
 //! The items of a feed that are known, and what makes an item new.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
@@ -34,11 +35,31 @@ pub struct ItemFingerprint {
 
 impl ItemFingerprint {
     fn of(entry: &FeedEntry) -> Self {
+        Self::of_texts(&entry.id, entry.link.as_deref().unwrap_or_default())
+    }
+
+    /// The item under the other one of http and https: a site that changes to https has no new
+    /// items by that.
+    fn under_other_scheme(entry: &FeedEntry) -> Self {
+        let link = entry.link.as_deref().unwrap_or_default();
+        Self::of_texts(&other_scheme(&entry.id), &other_scheme(link))
+    }
+
+    fn of_texts(id: &str, link: &str) -> Self {
         let mut hasher = blake3::Hasher::new();
-        hasher.update(entry.id.as_bytes());
+        hasher.update(id.as_bytes());
         let id = first_u64(hasher.finalize());
-        hasher.update(&[0]).update(entry.link.as_deref().unwrap_or_default().as_bytes());
+        hasher.update(&[0]).update(link.as_bytes());
         Self { id, link: first_u64(hasher.finalize()) }
+    }
+}
+
+/// A text that is no URL stays as it is.
+fn other_scheme(text: &str) -> Cow<'_, str> {
+    match text.split_once("://") {
+        Some(("http", rest)) => format!("https://{rest}").into(),
+        Some(("https", rest)) => format!("http://{rest}").into(),
+        _ => text.into(),
     }
 }
 
@@ -102,8 +123,11 @@ impl KnownItems {
     /// ones is older: it becomes known, but is not new.
     pub fn add_delivered(&mut self, entries: &[FeedEntry]) -> Vec<NewItem> {
         let links: HashSet<_> = self.0.iter().map(|print| print.link).collect();
-        let oldest =
-            entries.iter().rposition(|entry| links.contains(&ItemFingerprint::of(entry).link));
+        let is_known = |entry: &FeedEntry| {
+            links.contains(&ItemFingerprint::of(entry).link)
+                || links.contains(&ItemFingerprint::under_other_scheme(entry).link)
+        };
+        let oldest = entries.iter().rposition(is_known);
         let news = oldest.map_or(entries, |oldest| &entries[..oldest]);
         let news: HashSet<_> = news.iter().map(|entry| ItemFingerprint::of(entry).link).collect();
         let mut new = self.add_new(entries);
@@ -146,7 +170,7 @@ impl KnownItems {
 
     /// Adds the items of a feed and returns the new ones. An item that returns is known as long as
     /// it is remembered, and an edited item is the same item. Items with equal ids and different
-    /// links are distinguished by both.
+    /// links are distinguished by both. http and https are the same.
     pub fn add_new(&mut self, entries: &[FeedEntry]) -> Vec<NewItem> {
         let mut links_of: HashMap<u64, u64> = HashMap::new();
         let mut ambiguous = HashSet::new();
@@ -165,11 +189,12 @@ impl KnownItems {
         let (mut new, mut seen) = (Vec::new(), Vec::new());
         // The newest come first in feeds.
         for (entry, print) in entries.iter().zip(&prints).rev() {
-            if !present.insert(print.link) {
+            let other = ItemFingerprint::under_other_scheme(entry);
+            if present.contains(&other.link) && other != *print || !present.insert(print.link) {
                 continue;
             }
             seen.push(*print);
-            if !is_known(print) {
+            if !is_known(print) && !is_known(&other) {
                 let FeedEntry { id, link, .. } = entry.clone();
                 new.push(NewItem { id, link, fingerprint: *print });
             }

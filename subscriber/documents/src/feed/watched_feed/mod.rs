@@ -129,6 +129,9 @@ pub struct WatchedFeed {
     /// differs in each response mean nothing.
     #[serde(default)]
     restless: u32,
+    /// Where its URL redirects permanently. The schedule moves when a feed has been read there.
+    #[serde(default)]
+    moved_to: Option<String>,
     rest_s: Option<u64>,
     skip_hours: u32,
     skip_days: u8,
@@ -225,6 +228,25 @@ impl WatchedFeed {
         self.failures
     }
 
+    /// Where its URL redirects permanently.
+    pub fn moved_to(&self) -> Option<&str> {
+        self.moved_to.as_deref()
+    }
+
+    /// Its URL redirects there, if permanently.
+    pub fn set_moved_to(&mut self, target: Option<&str>) {
+        self.moved_to = target.map(str::to_owned);
+    }
+
+    /// Takes over the items of the URL that redirects here, at the first read.
+    pub fn continue_from(&mut self, earlier: Self) {
+        if !self.was_read() {
+            let Self { known, is_page, changed_unix_ms, gap_ms, .. } = earlier;
+            (self.known, self.is_page) = (known, is_page);
+            (self.changed_unix_ms, self.gap_ms) = (changed_unix_ms, gap_ms);
+        }
+    }
+
     /// The known items.
     pub fn known(&self) -> &KnownItems {
         &self.known
@@ -258,7 +280,8 @@ impl WatchedFeed {
             CheckOutcome::Feed(feed, validators) => {
                 self.set_is_page(false);
                 new = self.known.add_new(&feed.entries);
-                self.save_hints(feed.hints, validators);
+                let complete = Some(validators).filter(|_| !feed.breaks_off());
+                self.save_hints(feed.hints, complete.unwrap_or_default());
                 untold = self.record_read(settings, &mut new, now_unix_ms);
             }
             CheckOutcome::Page(version, validators) => {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::{FeedEntry, FeedKind};
 use super::known_items::FEED_SEEN_MAX;
 use super::*;
+use crate::tracking::TrackingParams;
 
 const URL: &str = "http://a.example/f";
 const MINUTE: u64 = 60_000;
@@ -91,6 +92,45 @@ fn an_edited_item_is_the_same_and_two_links_with_one_id_are_two() {
     assert_eq!(found.new.iter().map(|item| item.link.as_deref()).collect::<Vec<_>>(), [Some("/3")]);
     let same = watched.reads(&feed(vec![entry("a", "/3"), entry("a", "/3")]), START);
     assert!(same.new.is_empty());
+}
+
+#[test]
+fn an_item_is_the_same_under_http_and_https_and_with_any_tracking_parameters() {
+    let items = |entries: &[(&str, &str)]| {
+        let entries = entries.iter().map(|(id, link)| entry(id, link));
+        let mut feed = feed(entries.collect());
+        feed.strip_tracking(&TrackingParams::default());
+        feed
+    };
+    let mut watched = new();
+    let feed = items(&[("http://a.example/1", "http://a.example/1"), ("x", "https://a.example/2")]);
+    assert_eq!(watched.reads(&feed, START).new.len(), 2);
+    for same in [
+        &[("https://a.example/1", "https://a.example/1"), ("x", "http://a.example/2")][..],
+        &[("http://a.example/1", "https://a.example/1")],
+        &[("http://a.example/1?utm_id=7", "http://a.example/1?utm_source=rss&utm_id=7")],
+        // Both in one feed, with one id for all items.
+        &[("x", "http://a.example/2"), ("x", "https://a.example/2")],
+    ] {
+        assert!(watched.reads(&items(same), START).new.is_empty(), "{same:?}");
+        let delivered = watched.known.clone().add_delivered(&items(same).entries);
+        assert!(delivered.is_empty(), "{same:?}");
+    }
+    let twice = items(&[("y", "http://a.example/3"), ("y", "https://a.example/3")]);
+    assert_eq!(watched.reads(&twice, START).new.len(), 1);
+}
+
+#[test]
+fn a_feed_that_breaks_off_is_requested_in_full_next_time() {
+    let mut watched = new();
+    let validators = Validators { etag: Some("\"1\""), last_modified: None };
+    for (end, kept) in [("", None), ("</channel></rss>", Some("\"1\""))] {
+        let text = format!("<rss><channel><item><link>http://a.example/1</link></item>{end}");
+        let feed = crate::feed::parse(text.as_bytes(), None, None);
+        let outcome = CheckOutcome::Feed(&feed, validators);
+        watched.check(URL, settings(), outcome, Duration::ZERO, START);
+        assert_eq!(watched.validators().etag, kept);
+    }
 }
 
 #[test]
