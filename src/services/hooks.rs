@@ -31,8 +31,8 @@ pub(crate) struct HookFlags {
 impl HookFlags {
     pub(crate) fn secret_files(&self) -> impl Iterator<Item = &Path> {
         self.hook.iter().filter_map(|recipe| match &recipe.secret {
-            SecretSource::File(path) => Some(path.as_path()),
-            SecretSource::EnvVar(_) => None,
+            Some(SecretSource::File(path)) => Some(path.as_path()),
+            Some(SecretSource::EnvVar(_)) | None => None,
         })
     }
 
@@ -52,7 +52,8 @@ impl HookFlags {
                 return Err(wrong(format!("two hooks have the name {name:?}")));
             }
             let wrong = |error| wrong(format!("the hook {name:?}: {error}"));
-            let written = read_secret(&recipe.secret).map_err(wrong)?;
+            let written = recipe.secret.as_ref().map(read_secret).transpose().map_err(wrong)?;
+            let written = written.unwrap_or_default();
             hooks.push(recipe.clone().with_secret(&written).map_err(wrong)?);
         }
         Ok(hooks)

@@ -65,7 +65,7 @@ fn parse_request(bytes: &[u8]) -> (HeaderMap, &[u8]) {
 /// Each event has a URL below the prefix, the attributes of the recipe, and an id.
 fn check_events(hook: &Hook, verified: &VerifiedRequest, headers: &HeaderMap, body: &[u8]) {
     let Ok(events) = hook.events(verified, headers, body) else { return };
-    assert!((1..=100).contains(&events.payloads.len()), "{}", events.payloads.len());
+    assert!(events.payloads.len() <= 100, "{}", events.payloads.len());
     let prefix = CanonicalUrl::parse(PREFIX).expect("the prefix is a URL");
     for payload in &events.payloads {
         assert!(text::check(payload.as_bytes()).is_ok(), "{payload:?} is not a line");

@@ -10,6 +10,8 @@
 //! gets the answer of the first one and publishes nothing: the ids of its events are made of what
 //! was signed.
 //!
+//! A request without a URL, such as the ping of a new webhook, is accepted and publishes nothing.
+//!
 //! An event consists of the recipe's attributes and a URL below the recipe's prefixes. So
 //! privileged attributes (`every`, `prio`, `job`, `hub`) come from the configuration alone.
 
@@ -19,16 +21,18 @@ mod recipe;
 mod url_location;
 
 use std::borrow::Cow;
-use std::fmt;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::mem::{Discriminant, discriminant};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::StatusCode;
 use parking_lot::{Mutex, RwLock};
-use tidings_protocol::Seq;
+use tidings_protocol::{Seq, is_name};
 use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source, TokenBucket};
+use tidings_signature::SignatureError;
 
 pub use self::recipe::{Hook, Recipe, SECRET_BYTES_MIN, SecretSource};
 use super::HttpState;
@@ -39,6 +43,7 @@ use super::json_objects::JsonResponse;
 use super::publish::{append, confirm, wait_for_backpressure};
 use super::request_input::{NamedRequest, check_encoding};
 use crate::audit::{AuditEvent, Initiator};
+use crate::stats::LogRateLimit;
 use crate::topic::Topic;
 
 /// Unverified requests of one source to all hooks together, existing or not. They get 404, and
@@ -59,6 +64,31 @@ pub(super) struct Hooks {
     event_rate: RwLock<Rate>,
     /// Requests that were accepted recently, with the seqs of their events.
     recent_requests: IdempotencyKeys,
+    /// Limits the log lines for each hook, or for all unknown names, and each reason.
+    log_limits: Mutex<HashMap<(Option<usize>, LogReason), LogRateLimit>>,
+}
+
+type LogReason = (Discriminant<Rejection>, Option<Discriminant<SignatureError>>);
+
+/// Why a request is not from the sender of a hook.
+#[derive(Debug, thiserror::Error)]
+enum Rejection {
+    #[error("there is no hook of this name")]
+    UnknownName,
+    #[error("the address is none of the hook's senders")]
+    OtherSender,
+    #[error("{0}")]
+    Signature(SignatureError),
+}
+
+impl Rejection {
+    fn log_reason(&self) -> LogReason {
+        let error = match self {
+            Self::Signature(error) => Some(discriminant(error)),
+            Self::UnknownName | Self::OtherSender => None,
+        };
+        (discriminant(self), error)
+    }
 }
 
 /// The hooks, and a decoy for each. A request for an unknown hook is verified with a decoy, so that
@@ -90,6 +120,7 @@ impl Hooks {
             event_budget: Mutex::default(),
             event_rate: RwLock::new(event_rate(hook_events_per_minute)),
             recent_requests: IdempotencyKeys::default(),
+            log_limits: Mutex::default(),
         }
     }
 
@@ -101,15 +132,22 @@ impl Hooks {
     }
 
     /// Returns the hook of that name and its index, if `sender` may use it; otherwise a decoy and
-    /// `None`. A name always has the same decoy, as it would always have the same hook.
-    fn find(&self, name: &str, sender: IpAddr) -> (Option<usize>, Arc<Hook>) {
+    /// the reason. A name always has the same decoy, as it would always have the same hook.
+    fn find(
+        &self,
+        name: &str,
+        sender: IpAddr,
+    ) -> (Option<usize>, Arc<Hook>, Result<(), Rejection>) {
         let HookTable { hooks, decoys } = &*self.table.read();
         let decoy = self.decoy_hasher.hash_one(name) % decoys.len() as u64;
         let decoy = &decoys[usize::try_from(decoy).expect("the remainder is less than a length")];
         let hook = hooks.iter().enumerate().find(|(_, hook)| hook.recipe().name == name);
-        match hook.filter(|(_, hook)| hook.recipe().senders.allows(sender)) {
-            Some((index, hook)) => (Some(index), Arc::clone(hook)),
-            None => (None, Arc::clone(decoy)),
+        match hook {
+            Some((index, hook)) if hook.recipe().senders.allows(sender) => {
+                (Some(index), Arc::clone(hook), Ok(()))
+            }
+            Some((index, _)) => (Some(index), Arc::clone(decoy), Err(Rejection::OtherSender)),
+            None => (None, Arc::clone(decoy), Err(Rejection::UnknownName)),
         }
     }
 }
@@ -137,28 +175,24 @@ pub(super) async fn receive(request: NamedRequest<String>, body: Body) -> HttpRe
     let hooks = &http.hooks;
     let peer = client.remote.peer.ip();
     // An unknown hook has a decoy, so that the client cannot tell the difference.
-    let (index, hook) = hooks.find(&name, peer);
+    let (index, hook, found) = hooks.find(&name, peer);
     // The content type is checked after the signature.
     let received = http.unverified_bodies.receive_untyped(body).await?;
     let body = &received.bytes;
     let now = http.shared.clock.now();
     let source = Source::from(peer);
-    let reject = |hook: Option<&Hook>, reason: &dyn fmt::Display| {
+    let reject = |reason: Rejection| {
         // A separate rate: behind one proxy, unverified requests must not slow down verified ones.
         let permit = hooks.source_limits.lock().take((source, None), UNVERIFIED_RATE, now.0);
         match permit {
-            Ok(()) => reject_unverified(&http, &client, hook, reason),
+            Ok(()) => reject_unverified(&http, &client, (&name, index), &reason),
             Err(wait_ms) => rate_limited(&http, &client, wait_ms, "requests from this address"),
         }
     };
-    let verified = match hook.verify(&headers, body, http.shared.clock.unix_ms()) {
-        Ok(verified) if index.is_some() => verified,
-        Ok(_) => return Err(reject(None, &"the signature is that of a decoy")),
-        Err(_) if index.is_none() => {
-            return Err(reject(None, &"no hook of this name accepts this address"));
-        }
-        Err(error) => return Err(reject(Some(&hook), &error)),
-    };
+    // A decoy is verified, too, which takes the time of a hook.
+    let verified = hook.verify(&headers, body, http.shared.clock.unix_ms());
+    let verified = found.and_then(|()| verified.map_err(Rejection::Signature));
+    let verified = verified.map_err(reject)?;
     client.mark_verified();
     let limited = |wait_ms| rate_limited(&http, &client, wait_ms, "requests from this address");
     let permit = hooks.source_limits.lock().take((source, index), hook.recipe().rate, now.0);
@@ -168,6 +202,11 @@ pub(super) async fn receive(request: NamedRequest<String>, body: Body) -> HttpRe
     drop(received);
     let topic = http.shared.topics.open(&hook.recipe().topic)?;
     let payloads: Vec<Cow<'_, str>> = events.payloads.into_iter().map(Cow::Owned).collect();
+    if payloads.is_empty() {
+        tracing::info!(hook = %name, "a webhook without a URL publishes nothing");
+        http.shared.stats.webhooks.accepted.add(1);
+        return confirm(&topic, Vec::new()).await;
+    }
     let Some(key) = events.idempotency_key else {
         let seqs = publish(&http, &client, &name, &topic, &payloads).await?;
         http.shared.stats.webhooks.accepted.add(1);
@@ -244,17 +283,21 @@ fn rate_limited(
 }
 
 /// Rejects an unverified request, with the same answer in all cases. Only the logs have the reason,
-/// which contains no byte of the request.
+/// and the name if it could be that of a hook. They have no other byte of the request.
 fn reject_unverified(
     http: &HttpState,
     client: &ConnectedClient,
-    hook: Option<&Hook>,
-    reason: impl fmt::Display,
+    (name, index): (&str, Option<usize>),
+    reason: &Rejection,
 ) -> ErrorResponse {
     let peer = client.remote.peer.ip();
     client.audit(AuditEvent::Refused { why: &format!("webhook: {reason}") });
-    if let Some(held_back) = http.shared.stats.webhooks.count_refused(http.shared.clock.now()) {
-        let hook = hook.map_or("none", |hook| &hook.recipe().name);
+    http.shared.stats.webhooks.refused.add(1);
+    let subject = (index, reason.log_reason());
+    let now = http.shared.clock.now();
+    let held_back = http.hooks.log_limits.lock().entry(subject).or_default().allow(now);
+    if let Some(held_back) = held_back {
+        let hook = if is_name(name) { name } else { "(not a name)" };
         tracing::warn!(%peer, hook, %reason, held_back, "rejected a webhook");
     }
     ErrorResponse::new(StatusCode::NOT_FOUND, "unknown", "there is no such webhook")

@@ -46,9 +46,11 @@ struct HookSection {
     senders: Option<Vec<String>>,
     rate: Option<u32>,
     burst: Option<u32>,
-    #[serde(default)]
-    repeats: bool,
+    repeats: Option<bool>,
 }
+
+/// The `signature` of a hook whose requests are not signed.
+const UNSIGNED: &str = "none";
 
 /// Where a secret is stored. The configuration itself never contains a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,11 +66,12 @@ pub enum SecretSource {
 pub struct Recipe {
     /// Its name in the path of requests.
     pub name: String,
-    /// Where its secret is stored.
-    pub secret: SecretSource,
+    /// Where its secret is stored; `None` if its requests are not signed.
+    pub secret: Option<SecretSource>,
     /// The topic on which it publishes.
     pub topic: TopicName,
-    scheme: SignatureScheme,
+    /// `None`: the address of the sender suffices.
+    scheme: Option<SignatureScheme>,
     url_locations: Vec<UrlLocation>,
     prefixes: Vec<UrlPrefix>,
     /// ` key=value` for each attribute.
@@ -110,11 +113,17 @@ impl Recipe {
         if !is_name(&table.name) {
             return Err("`name` must be 1 to 64 letters, digits, '.', '_' or '-'".to_owned());
         }
+        let is_unsigned = table.signature == UNSIGNED;
         let secret = match (table.secret_file, table.secret_env) {
-            (Some(file), None) => SecretSource::File(file),
-            (None, Some(variable)) => SecretSource::EnvVar(variable),
+            (Some(file), None) => Some(SecretSource::File(file)),
+            (None, Some(variable)) => Some(SecretSource::EnvVar(variable)),
+            (None, None) if is_unsigned => None,
             _ => return Err("expected either `secret-file` or `secret-env`".to_owned()),
         };
+        if is_unsigned && (secret.is_some() || table.senders.is_none()) {
+            let text = "with `signature = \"none\"` it needs `senders`, and no secret";
+            return Err(text.to_owned());
+        }
         let topic = table.topic.as_deref().unwrap_or(DEFAULT_TOPIC);
         let prefixes = table.prefixes.iter().map(|prefix| prefix.parse());
         let prefixes: Vec<UrlPrefix> =
@@ -142,7 +151,9 @@ impl Recipe {
             name: table.name,
             secret,
             topic: topic.parse().map_err(|error| format!("`topic`: {error}"))?,
-            scheme: SignatureScheme::from_config(&table.signature)
+            scheme: (!is_unsigned)
+                .then(|| SignatureScheme::from_config(&table.signature))
+                .transpose()
                 .map_err(|error| format!("`signature`: {error}"))?,
             url_locations: UrlLocation::parse_list(&table.url)
                 .map_err(|error| format!("`url`: {error}"))?,
@@ -153,15 +164,20 @@ impl Recipe {
                 per_minute: number("rate", table.rate, DEFAULT_RATE.per_minute)?,
                 burst: number("burst", table.burst, DEFAULT_RATE.burst)?,
             },
-            repeats: table.repeats,
+            // A third party cannot replay what needs no signature.
+            repeats: table.repeats.unwrap_or(is_unsigned),
         })
     }
 
-    /// Adds the content of the file or the environment variable: one secret per line.
+    /// Adds the content of the file or the environment variable: one secret per line. Without a
+    /// signature, the text has no effect.
     pub fn with_secret(self, text: &str) -> Result<Hook, String> {
+        let Some(scheme) = &self.scheme else {
+            return Ok(Hook { recipe: self, secrets: Vec::new() });
+        };
         let lines = text.lines().filter(|line| !line.is_empty());
         let secrets: Vec<Secret> =
-            lines.map(|line| self.scheme.parse_secret(line)).collect::<Result<_, _>>()?;
+            lines.map(|line| scheme.parse_secret(line)).collect::<Result<_, _>>()?;
         if let Some(secret) = secrets.iter().find(|secret| secret.len() < SECRET_BYTES_MIN) {
             return Err(format!(
                 "a secret of {} bytes can be guessed: use at least {SECRET_BYTES_MIN} bytes, for \
@@ -233,18 +249,21 @@ impl Hook {
         Self { recipe: self.recipe.clone(), secrets }
     }
 
-    /// Verifies the signature of a request.
+    /// Verifies the signature of a request, if it must have one.
     pub(super) fn verify(
         &self,
         headers: &HeaderMap,
         body: &[u8],
         now_unix_ms: i64,
     ) -> Result<VerifiedRequest, SignatureError> {
+        let Some(scheme) = &self.recipe.scheme else {
+            return Ok(VerifiedRequest { digest: digest_parts(&[body]), signed_unix_ms: None });
+        };
         let single_value = |name: &str| {
             let mut values = headers.get_all(name).iter();
             values.next().filter(|_| values.next().is_none())?.to_str().ok()
         };
-        self.recipe.scheme.verify(&self.secrets, &single_value, body, now_unix_ms)
+        scheme.verify(&self.secrets, &single_value, body, now_unix_ms)
     }
 
     /// Returns the events of a verified request. Fails if one of the URLs is not below a prefix.
@@ -403,11 +422,29 @@ mod tests {
             ("rate", json!(-1), "invalid value"),
             ("burst", json!(60_001), "`burst` is 60001: expected a number from 1"),
             ("secret", json!("hush"), "unknown field `secret`"),
+            ("signature", json!("none"), "it needs `senders`, and no secret"),
         ] {
             let error = recipe_with(key, value.clone()).unwrap_err();
             assert!(error.contains(part), "{key} = {value}: {error}");
             assert!(!error.contains(" at line "), "{error}");
         }
+    }
+
+    #[test]
+    fn requests_without_a_signature_need_known_senders() {
+        let mut table = recipe_table();
+        table["signature"] = json!("none");
+        table.as_object_mut().unwrap().remove("secret-env");
+        let error = table.to_string().parse::<Recipe>().unwrap_err();
+        assert!(error.contains("it needs `senders`"), "{error}");
+        table["senders"] = json!(["192.0.2.0/24"]);
+        let hook = table.to_string().parse::<Recipe>().unwrap().with_secret("").unwrap();
+        let verified = hook.verify(&HeaderMap::new(), b"", 0).unwrap();
+        let body = br#"{"u":["https://a.example/x/1"]}"#;
+        let events = hook.events(&verified, &HeaderMap::new(), body).unwrap();
+        assert_eq!(events.payloads, ["https://a.example/x/1"], "a repeated ping is an event");
+        table["secret-env"] = json!("FORGE");
+        assert!(table.to_string().parse::<Recipe>().is_err());
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(super) const URLS_MAX: u32 = 100;
 const FOUND_URLS_MAX: usize = URLS_MAX as usize + 1;
 
 const FORM_TYPE: &str = "application/x-www-form-urlencoded";
+/// The field with the JSON of an event, if a forge sends it as a form.
+const JSON_FIELD: &str = "payload";
 
 /// A table under `url` in a recipe.
 #[derive(Debug, Deserialize)]
@@ -31,7 +33,7 @@ struct UrlLocationTable {
 pub(super) enum UrlLocation {
     Header(String),
     FormField(String),
-    /// In a JSON body.
+    /// In a JSON body, or in the JSON of the form field `payload`.
     Json(JsonPointer),
     /// In the JSON of a form field.
     FormFieldJson(String, JsonPointer),
@@ -101,8 +103,8 @@ fn collect_texts(tokens: &[String], value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Returns the URLs of a request as written, each once, in the order of the locations. Fails if the
-/// content type fits no location, if no URL is found, or too many.
+/// Returns the URLs of a request as written, each once, in the order of the locations; none if it
+/// is only a ping. Fails if the content type fits no location, or if there are too many.
 pub(super) fn urls(
     locations: &[UrlLocation],
     headers: &HeaderMap,
@@ -113,6 +115,7 @@ pub(super) fn urls(
         kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")
     });
     let is_form = kind.as_deref() == Some(FORM_TYPE);
+    let json_field = form_values(body, JSON_FIELD).next().filter(|_| is_form);
     let (mut found, mut fits) = (Vec::new(), false);
     // Parsed JSON takes many times the bytes of the body. This function does not await, so at most
     // one such value per thread exists at a time.
@@ -121,7 +124,7 @@ pub(super) fn urls(
         let fits_here = match location {
             UrlLocation::Header(_) => true,
             UrlLocation::FormField(_) | UrlLocation::FormFieldJson(..) => is_form,
-            UrlLocation::Json(_) => is_json,
+            UrlLocation::Json(_) => is_json || json_field.is_some(),
         };
         if !fits_here {
             continue;
@@ -141,10 +144,11 @@ pub(super) fn urls(
                 }
             }
             UrlLocation::Json(pointer) => {
-                let value: &Value = match &parsed_body {
-                    Some(value) => value,
-                    None => parsed_body.insert(parse_json(body)?),
-                };
+                if parsed_body.is_none() {
+                    let json = json_field.as_deref().map_or(body, str::as_bytes);
+                    parsed_body = Some(parse_json(json)?);
+                }
+                let value = parsed_body.as_ref().expect("it was parsed above");
                 collect_texts(&pointer.0, value, &mut found);
             }
         }
@@ -154,7 +158,9 @@ pub(super) fn urls(
         let is_json = |location: &UrlLocation| matches!(location, UrlLocation::Json(_));
         let types = match locations.iter().filter(|location| is_json(location)).count() {
             0 => "application/x-www-form-urlencoded",
-            count if count == locations.len() => "application/json",
+            count if count == locations.len() => {
+                "application/json, or a form with the JSON in the field `payload`"
+            }
             _ => "application/json or application/x-www-form-urlencoded",
         };
         let message = format!("this Content-Type is not supported by this hook; send {types}");
@@ -162,11 +168,10 @@ pub(super) fn urls(
         return Err(ErrorResponse::new(status, "unsupported-type", message));
     }
     let urls: IndexSet<String> = found.into_iter().collect();
-    match urls.len() {
-        0 => Err(unprocessable("no URL in the locations that the hook configures")),
-        1..FOUND_URLS_MAX => Ok(urls.into_iter().collect()),
-        _ => Err(unprocessable(format!("more than {URLS_MAX} URLs; send several requests"))),
+    if urls.len() >= FOUND_URLS_MAX {
+        return Err(unprocessable(format!("more than {URLS_MAX} URLs; send several requests")));
     }
+    Ok(urls.into_iter().collect())
 }
 
 /// Rejects a well-formed request with content that the hook does not accept (422).
@@ -199,27 +204,30 @@ mod tests {
     fn urls_are_found_where_the_recipe_says() {
         let body = r#"{"a":{"b~/":"x"},"list":[{"u":"1"},{"u":"2"},{"v":"3"},{"u":4},{"u":"1"}]}"#;
         for (locations, expected) in [
-            (json!({ "pointer": "/a/b~0~1" }), Some(vec!["x"])),
-            (json!({ "pointer": "/list/1/u" }), Some(vec!["2"])),
-            (json!({ "pointer": "/list/*/u" }), Some(vec!["1", "2"])),
-            (json!([{ "pointer": "/list/*/v" }, { "pointer": "/a/b~0~1" }]), Some(vec!["3", "x"])),
-            (json!([{ "field": "x" }, { "pointer": "/list/0/u" }]), Some(vec!["1"])),
-            (json!({ "header": "X-Url" }), Some(vec!["http://h.example/"])),
-            (json!({ "pointer": "/list" }), None),
-            (json!({ "pointer": "/list/3/u" }), None),
-            (json!({ "pointer": "/nothing/*" }), None),
-            (json!({ "pointer": "/a/*" }), None),
+            (json!({ "pointer": "/a/b~0~1" }), vec!["x"]),
+            (json!({ "pointer": "/list/1/u" }), vec!["2"]),
+            (json!({ "pointer": "/list/*/u" }), vec!["1", "2"]),
+            (json!([{ "pointer": "/list/*/v" }, { "pointer": "/a/b~0~1" }]), vec!["3", "x"]),
+            (json!([{ "field": "x" }, { "pointer": "/list/0/u" }]), vec!["1"]),
+            (json!({ "header": "X-Url" }), vec!["http://h.example/"]),
+            (json!({ "pointer": "/list" }), vec![]),
+            (json!({ "pointer": "/list/3/u" }), vec![]),
+            (json!({ "pointer": "/nothing/*" }), vec![]),
+            (json!({ "pointer": "/a/*" }), vec![]),
         ] {
             let found = find_urls(&locations, "application/json; charset=utf-8", body);
-            let expected = expected.map(|urls| urls.into_iter().map(str::to_owned).collect());
-            assert_eq!(found, expected, "{locations}");
+            let expected = expected.into_iter().map(str::to_owned).collect();
+            assert_eq!(found, Some(expected), "{locations}");
         }
         let (form, field) = ("u=http%3A%2F%2Fa.example%2F&x=1&u=2", json!({ "field": "u" }));
         let expected = Some(vec!["http://a.example/".to_owned(), "2".to_owned()]);
         assert_eq!(find_urls(&field, FORM_TYPE, form), expected);
-        let location = json!({ "field": "payload", "pointer": "/u" });
-        let form = "payload=%7B%22u%22%3A%22x%22%7D";
-        assert_eq!(find_urls(&location, FORM_TYPE, form), Some(vec!["x".to_owned()]));
+        let form = "payload=%7B%22u%22%3A%22x%22%7D&payload=%7B";
+        for location in [json!({ "field": "payload", "pointer": "/u" }), json!({ "pointer": "/u" })]
+        {
+            assert_eq!(find_urls(&location, FORM_TYPE, form), Some(vec!["x".to_owned()]));
+        }
+        assert_eq!(find_urls(&json!({ "pointer": "/u" }), FORM_TYPE, "payload=%7B"), None);
     }
 
     #[test]

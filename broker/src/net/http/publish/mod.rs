@@ -298,9 +298,10 @@ pub(super) fn append(
 
 /// Waits until all events are as safe as the topic promises.
 pub(super) async fn confirm(topic: &Topic, seqs: Vec<Seq>) -> HttpResult<JsonResponse> {
-    let last = seqs.iter().copied().max().expect("the request has an event");
+    let last = seqs.iter().copied().max();
     let mut slot = None;
     poll_fn(|cx| {
+        let Some(last) = last else { return Poll::Ready(()) };
         if topic.fate(last).0 != Durability::Pending {
             return Poll::Ready(());
         }
