@@ -16,6 +16,7 @@ use tidings_protocol::{JobName, RenderRule};
 use tokio_util::sync::CancellationToken;
 
 use self::screen::{Screen, ScreenStyle};
+use self::seeds::Seeds;
 use crate::client::connection;
 use crate::client::job::{JobLimits, JobRequest, Scope};
 use crate::client::job_watch::{self, JobUpdate, JobWatch};
@@ -33,7 +34,7 @@ use crate::services::crawler_http::CrawlerHttpFlags;
 use crate::services::server_flags::broker_config;
 use crate::services::{contact, sinks};
 use crate::terminal::failure::Failure;
-use crate::terminal::output::plural;
+use crate::terminal::output::{note, plural};
 
 /// The limit of connections of an embedded broker: its crawler, the watcher of its job, and
 /// commands that inspect it.
@@ -68,12 +69,20 @@ pub(crate) struct CrawlArgs {
     urls: Vec<String>,
 
     /// Read more URLs from this file, one on each line; - reads standard input
+    ///
+    /// A line may also be a host, or a row of a table with a URL or host in one column. Lines
+    /// without one are skipped and counted. The file may be a sitemap, a feed or OPML, also the URL
+    /// of a sitemap or feed.
     #[arg(long, value_name = "FILE")]
     seeds: Option<PathBuf>,
 
     /// The name of the job; the same name continues it [default: from the URLs and the limits]
     #[arg(long, value_name = "NAME")]
     job: Option<JobName>,
+
+    /// End at the first line of --seeds without a URL or host, and fetch nothing
+    #[arg(long, requires = "seeds")]
+    strict_seeds: bool,
 
     /// Follow links up to this many steps from the first URLs; 0 fetches only those [default: no
     /// limit]
@@ -156,7 +165,11 @@ pub(crate) struct CrawlArgs {
 
 impl CrawlArgs {
     fn request(&self) -> Result<JobRequest, String> {
-        let seeds = seeds::read(&self.urls, self.seeds.as_deref())?;
+        let file = self.seeds.as_deref();
+        let Seeds { urls, left_out } = seeds::read(&self.urls, file, self.strict_seeds)?;
+        if let Some(left_out) = left_out {
+            note(&left_out);
+        }
         let bounds = JobLimits {
             scope: self.scope,
             include: self.include.clone(),
@@ -167,7 +180,7 @@ impl CrawlArgs {
             max_time: self.max_time,
             render: None,
         };
-        Ok(JobRequest::new(seeds, bounds)?.named(self.job.clone()))
+        Ok(JobRequest::new(urls, bounds)?.named(self.job.clone()))
     }
 
     fn screen(&self, request: &JobRequest) -> Screen {

@@ -53,6 +53,7 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
     let mut text = match kind {
         SitemapKind::Urlset => format!("a sitemap of {}\n", plural(count, "page")),
         SitemapKind::Index => format!("an index of {}\n", plural(count, "sitemap")),
+        SitemapKind::Opml => format!("an OPML list of {}\n", plural(count, "page")),
         SitemapKind::Text => format!("a plain list of {}\n", plural(count, "page")),
         SitemapKind::Rss | SitemapKind::Atom => {
             format!("a feed ({}) of {}\n", kind.as_str(), plural(count, "page"))

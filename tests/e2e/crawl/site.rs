@@ -457,10 +457,13 @@ fn seeds_are_read_from_a_file_or_standard_input() {
         Origin::serve(Site { hosts: 4, pages: 9, robots: Some(FORBID_PRIVATE), ..Site::default() });
     let folder = TempDir::new().unwrap();
     let seeds: String = (0..3).map(|host| origin.url(host, "/p/0") + "\n").collect();
-    fs::write(folder.path().join("seeds"), format!("# three\n\n{seeds}")).unwrap();
+    let table = seeds.replace("http://", "7,").replace('\n', ",x\n");
+    fs::write(folder.path().join("seeds"), format!("# three\nrank,host\n\n{table}9,,\n")).unwrap();
     let arguments = ["crawl", "--allow-private", "--seeds", "seeds", "--max-per-host", "4"];
-    run_tidings(folder.path(), &[&arguments[..], &[&origin.url(3, "/p/0")]].concat())
-        .expect_code(0);
+    let fourth = origin.url(3, "/p/0");
+    let arguments = [&arguments[..], &[&fourth]].concat();
+    let crawled = run_tidings(folder.path(), &arguments).expect_code(0);
+    assert!(crawled.stderr().contains("seeds: skipped 1 line without a URL (7: 9"), "{crawled:?}");
     let requests = origin.request_log();
     for host in 0..4 {
         let pages = requests.0.iter().filter(|hit| hit.host == Site::host(host));
@@ -475,9 +478,10 @@ fn seeds_are_read_from_a_file_or_standard_input() {
     piped.stdin.take().unwrap().write_all(seeds.as_bytes()).unwrap();
     assert!(piped.wait().unwrap().success());
     assert_eq!(origin.request_log().paths().len(), 4 * 4 + 3);
-    // An invalid seed prevents the whole crawl.
+    // An invalid seed prevents the whole crawl, if it must.
     fs::write(folder.path().join("seeds"), format!("{seeds}nonsense\n")).unwrap();
-    let rejected = run_tidings(folder.path(), &["crawl", "--allow-private", "--seeds", "seeds"]);
+    let strict = ["crawl", "--allow-private", "--seeds", "seeds", "--strict-seeds"];
+    let rejected = run_tidings(folder.path(), &strict);
     let rejected = rejected.expect_code(2);
     assert!(rejected.stderr().contains("seeds:4: nonsense is not a URL"), "{}", rejected.stderr());
     assert_eq!(origin.request_log().paths().len(), 4 * 4 + 3);

@@ -1,4 +1,5 @@
-//! Reads sitemaps as defined by sitemaps.org: XML, a plain list, or a feed; compressed or not.
+//! Reads sitemaps as defined by sitemaps.org: XML, a plain list, or a feed; also OPML; compressed
+//! or not.
 //!
 //! It reads chunk by chunk and passes on each URL, so a sitemap of 50 MB needs no more memory than
 //! a small one.
@@ -30,6 +31,8 @@ word_enum! {
         Rss = "rss",
         /// An Atom feed that serves as a sitemap.
         Atom = "atom",
+        /// A list of feeds and their sites.
+        Opml = "opml",
     }
 }
 
@@ -84,6 +87,7 @@ enum RootElement {
     Pending,
     Sitemap(Box<SitemapElements>),
     Feed(Box<FeedElements>),
+    Opml,
     /// An unknown element.
     Other,
 }
@@ -251,7 +255,7 @@ pub(crate) fn has_sitemap_root(head: &[u8], content_type: Option<&str>) -> bool 
     let mut markup = MarkupReader::new(content_type);
     markup.feed(head, &mut take);
     markup.finish(&mut take);
-    root.flatten().is_some()
+    root.flatten().is_some_and(|kind| kind != SitemapKind::Opml)
 }
 
 impl SitemapKind {
@@ -261,6 +265,7 @@ impl SitemapKind {
             "sitemapindex" => Self::Index,
             "rss" | "rdf" => Self::Rss,
             "feed" => Self::Atom,
+            "opml" => Self::Opml,
             _ => return None,
         })
     }
@@ -273,6 +278,7 @@ impl RootElement {
             *self = match found.summary.kind {
                 Some(SitemapKind::Urlset | SitemapKind::Index) => Self::Sitemap(Box::default()),
                 Some(SitemapKind::Rss | SitemapKind::Atom) => Self::Feed(Box::default()),
+                Some(SitemapKind::Opml) => Self::Opml,
                 Some(SitemapKind::Text) | None => Self::Other,
             };
         }
@@ -280,6 +286,14 @@ impl RootElement {
             Self::Pending | Self::Other => {}
             Self::Sitemap(sitemap) => sitemap.take(token, found, each),
             Self::Feed(elements) => elements.take(token),
+            Self::Opml => {
+                if let MarkupToken::Open(tag) = token
+                    && tag.name.eq_ignore_ascii_case("outline")
+                {
+                    let urls = ["xmlUrl", "htmlUrl", "url"].map(|name| tag.attribute(name));
+                    urls.iter().flatten().for_each(|url| found.location(url, None, each));
+                }
+            }
         }
     }
 }
