@@ -44,8 +44,8 @@ const SERVER: &[Section] = &[
     ("Signed identity", "sign-key sign-agent sign-form"),
     (
         "Fetching",
-        "concurrency timeout max-body header cookies refetch proxy allow-private images sitemaps \
-         tracking-params",
+        "concurrency timeout max-body header cookies refetch ignore proxy allow-private images \
+         sitemaps tracking-params",
     ),
     (
         "Feeds, hubs and callbacks",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use tidings_documents::page::LinkConfig;
+use tidings_documents::page::{IgnoredText, LinkConfig};
 use tidings_documents::tracking::TrackingParams;
 use tidings_egress::http::AddedHeader;
 use tidings_subscriber::CrawlerConfig;
@@ -78,6 +78,13 @@ pub(crate) struct CrawlerFlags {
     #[arg(long)]
     refetch: bool,
 
+    /// Text that does not count when a page is compared with its last record; may be repeated
+    ///
+    /// A `*` matches any text of up to 1000 bytes, and at the end the rest of the word:
+    /// --ignore 'Generated in * ms' --ignore 'Visitors: *'.
+    #[arg(long, value_name = "PATTERN")]
+    ignore: Vec<IgnoredText>,
+
     #[command(flatten)]
     links: LinkFlags,
 
@@ -119,6 +126,7 @@ impl CrawlerFlags {
         config.fetch.headers.clone_from(&self.header);
         config.fetch.cookies = self.cookies;
         config.fetch.links = self.links.config();
+        config.fetch.ignored = self.ignore.clone().into();
         config.fetch.connect.per_address = self.per_address;
         if let Some(timeout) = self.timeout {
             config.fetch.request_timeout = timeout;

@@ -134,6 +134,9 @@ pub struct PageRecord {
     pub content_type: Option<String>,
     /// BLAKE3 of the decoded body, if it was read to its end.
     pub hash: Option<blake3::Hash>,
+    /// BLAKE3 of what a reader sees of the page, rendered if it was; see
+    /// [`tidings_documents::page::PageContent::text_hash`].
+    pub text_hash: Option<blake3::Hash>,
     /// The end of the answer, in milliseconds since 1970.
     pub fetched_unix_ms: i64,
     /// The pass of the job.

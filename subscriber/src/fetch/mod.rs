@@ -18,7 +18,9 @@ use std::time::{Duration, SystemTime};
 use hyper::http::response;
 use hyper::{HeaderMap, Method, Version, header};
 use tidings_documents::document::DocumentReader;
-use tidings_documents::page::{LinkConfig, PageContent, PageOptions, PageReader, PageSigns};
+use tidings_documents::page::{
+    IgnoredTexts, LinkConfig, PageContent, PageOptions, PageReader, PageSigns,
+};
 use tidings_egress::connect::{ConnectConfig, Connector, ProxyError};
 use tidings_egress::http::{
     self, AddedHeader, BodyCopy, HeaderError, HttpClient, HttpRequest, RawBody, RequestTimer,
@@ -169,6 +171,8 @@ with_defaults! {
         pub signer: Option<Arc<RequestSigner>> = None,
         /// What counts as a link of a page.
         pub links: LinkConfig = LinkConfig::default(),
+        /// Text that does not count when a page is compared with its last record. Default: none.
+        pub ignored: IgnoredTexts = Arc::default(),
         /// The longest silence of a server, before its answer begins and within the body. Default:
         /// 15 s.
         pub read_timeout: Duration = Duration::from_secs(15),
@@ -222,6 +226,7 @@ impl Fetcher {
             page_options: Arc::new(PageOptions {
                 token: product_token(agent).into(),
                 images: config.links.images,
+                ignored: Arc::clone(&config.ignored),
                 ..PageOptions::default()
             }),
         })
@@ -231,6 +236,13 @@ impl Fetcher {
     #[must_use]
     pub fn with_spools(self, spools: Spools) -> Self {
         Self { spools: Some(spools), ..self }
+    }
+
+    /// The same fetcher, which hashes the text of pages.
+    #[must_use]
+    pub fn with_text_hashes(mut self) -> Self {
+        Arc::make_mut(&mut self.page_options).text_hash = true;
+        self
     }
 
     /// The same fetcher, which counts the signs that a page needs its scripts.

@@ -384,6 +384,11 @@ impl Sinks {
         self.troubles.change(was).await
     }
 
+    /// Whether there is an `SQLite` database, whose records are compared.
+    pub fn may_have_records(&self) -> bool {
+        self.lookup.is_some()
+    }
+
     /// Whether the database has complete records, if there is one; also if it cannot be read.
     pub async fn have_records(&self) -> bool {
         match &self.lookup {

@@ -73,6 +73,9 @@ pub(super) struct PageRow<'a> {
     /// The result of rendering the page; `None` if that was not tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) render: Option<RenderRow<'a>>,
+    /// BLAKE3 of what a reader sees, hexadecimal. Only in databases.
+    #[serde(skip)]
+    pub(super) text_hash: Option<String>,
     /// The settings under which links were extracted, if not the defaults. Only in databases.
     #[serde(skip)]
     pub(super) reading: Option<Cow<'a, str>>,
@@ -122,6 +125,7 @@ impl<'a> PageRow<'a> {
             links: record.links.iter().map(|link| (&*link.url).into()).collect(),
             nofollow: (!nofollow.is_empty()).then_some(nofollow),
             render: record.rendering.as_ref().map(RenderRow::of),
+            text_hash: record.text_hash.map(hexadecimal),
             reading: None,
             original: record
                 .original
@@ -177,6 +181,7 @@ impl<'a> PageRow<'a> {
             self.item,
             self.source,
             self.original,
+            self.text_hash,
         ])?;
         Ok(())
     }
@@ -226,6 +231,7 @@ impl PageRow<'static> {
             links: serde_json::from_str(&links).unwrap_or_default(),
             nofollow: nofollow.and_then(|nofollow| serde_json::from_str(&nofollow).ok()),
             render: render.and_then(|render| serde_json::from_str(&render).ok()),
+            text_hash: added("text_hash")?,
             reading: some("reading")?,
             original: added("original")?.map(Cow::Owned),
         })

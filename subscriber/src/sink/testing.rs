@@ -36,6 +36,7 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
         retry_after: None,
         content_type: Some("text/html".to_owned()),
         hash: Some(blake3::hash(b"body")),
+        text_hash: None,
         fetched_unix_ms: 1_700_000_000_007,
         redirect: None,
         canonical: Some("http://site.example/".to_owned()),

@@ -201,6 +201,9 @@ pub async fn run(
     if config.render.is_some() {
         fetcher = fetcher.with_signs();
     }
+    if sinks.may_have_records() {
+        fetcher = fetcher.with_text_hashes();
+    }
     let (renderer, browsers) = match config.render.clone() {
         Some(config) => Some(Renderer::start(config).await?).unzip(),
         None => (None, None),

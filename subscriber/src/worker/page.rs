@@ -136,17 +136,17 @@ impl TaskWork<'_> {
         let _share = fetched.memory_permit.take();
         let mut record = self.record(outcome, fetched, failure, duration);
         (record.rendering, record.report.render) = rendered.unzip();
-        record.changed = earlier.change_of(&record);
         let sitemaps = self.sitemaps(&record).await;
         let read = |record: &mut PageRecord| {
             let mut words = None;
-            if let (true, EarlierRecord::Newest(last)) = (is_same, earlier) {
-                record.restore_unchanged(*last);
-            } else if let Some(content) =
-                content.or_else(|| page.map(|page| page.finish(&self.page)))
-            {
+            let content = content.or_else(|| page.map(|page| page.finish(&self.page)));
+            if let Some(content) = content.filter(|_| !is_same) {
                 words = content.word_fingerprint;
                 self.apply_content(record, content);
+            }
+            record.changed = earlier.change_of(record);
+            if let (true, EarlierRecord::Newest(last)) = (is_same, earlier) {
+                record.restore_unchanged(*last);
             }
             self.learn_sessions(record, words);
             prepend_links(sitemaps, &mut record.links);
@@ -205,7 +205,6 @@ impl TaskWork<'_> {
         let (status, validators) = (fetched.status, fetched.validators.clone());
         let headers = fetched.headers.clone();
         let mut record = self.record(outcome, fetched, failure, duration);
-        record.changed = earlier.change_of(&record);
         self.settle_redirect(&mut record);
         let outcome = record.report.outcome;
         let hubs = content.hubs.iter().map(ToString::to_string).collect();
@@ -246,9 +245,14 @@ impl TaskWork<'_> {
                 _ => Ok(()),
             }
         };
-        let read = |record: &mut PageRecord| match earlier {
-            EarlierRecord::Newest(last) if status == Some(304) => record.restore_unchanged(*last),
-            _ => self.apply_content(record, content),
+        let read = |record: &mut PageRecord| {
+            self.apply_content(record, content);
+            record.changed = earlier.change_of(record);
+            if let EarlierRecord::Newest(last) = earlier
+                && status == Some(304)
+            {
+                record.restore_unchanged(*last);
+            }
         };
         let record = Arc::new(record);
         Box::pin(finish(self.crawler, self.task, record, Some(hold), read, announce)).await;
@@ -275,6 +279,7 @@ impl TaskWork<'_> {
     fn apply_content(&self, record: &mut PageRecord, content: PageContent) {
         record.noindex = content.is_noindex_at(record.fetched_unix_ms / 1000);
         record.report.title = content.title;
+        record.text_hash = content.text_hash;
         let cut = content.cut.map(str::to_owned);
         record.report.error = record.report.error.take().or(cut);
         record.canonical = content.canonical.map(String::from);

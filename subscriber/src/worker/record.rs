@@ -94,6 +94,7 @@ impl Task {
             retry_after: None,
             content_type: fetched.content_type,
             hash: fetched.hash,
+            text_hash: None,
             fetched_unix_ms: i64::try_from(unix_ms()).unwrap_or(i64::MAX),
             pass: order.pass,
             depth: order.depth,
@@ -129,6 +130,7 @@ impl PageRecord {
     /// Restores content and links from the last record: the server says that nothing has changed.
     pub(super) fn restore_unchanged(&mut self, last: LastRecord) {
         self.hash = last.hash;
+        self.text_hash = last.text_hash;
         self.content_type = last.content_type;
         self.report.title = last.title;
         self.report.bytes = last.bytes;

@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use serde_json::Value;
 
 use crate::support::line_connection::{LineConnection, value};
 use crate::support::nc::run_nc;
-use crate::support::origin::{Origin, Site, full_response, html_response};
+use crate::support::origin::{Origin, OriginResponse, Site, full_response, html_response};
 use crate::support::page_database;
 use crate::support::postgres::Postgres;
 use crate::support::process::{Server, run_tidings};
@@ -18,11 +18,13 @@ use crate::support::process::{Server, run_tidings};
 fn start_origin() -> (Origin, Arc<AtomicBool>) {
     let has_changed = Arc::new(AtomicBool::new(false));
     let changes = Arc::clone(&has_changed);
+    let requests = AtomicUsize::new(0);
     let origin = Origin::serve_with(Site::default(), move |hit| {
         Some(match hit.path.as_str() {
             "/" => html_response("<a href=/page>page</a> <a href=/tagged>tagged</a>"),
             "/page" if changes.load(Ordering::SeqCst) => html_response("after"),
             "/page" => html_response("before"),
+            "/moving" => moving_page(requests.fetch_add(1, Ordering::SeqCst)),
             "/tagged" if hit.header("If-None-Match").is_some() => {
                 full_response("304 Not Modified", "ETag: \"x\"\r\n", "")
             }
@@ -31,6 +33,15 @@ fn start_origin() -> (Origin, Arc<AtomicBool>) {
         })
     });
     (origin, has_changed)
+}
+
+/// A page of which each answer differs, and which says something else from the fourth on.
+fn moving_page(answer: usize) -> OriginResponse {
+    let text = if answer < 3 { "before" } else { "after" };
+    html_response(&format!(
+        "<meta name=csrf content={answer}><script>id = {answer}</script><!-- {answer} ms -->\
+         <input type=hidden value={answer}><p>{text}</p> <p>Answer {answer} of many</p>"
+    ))
 }
 
 /// The next events on `page-ready`: the path of each page with the values of these fields, in the
@@ -75,6 +86,22 @@ fn the_second_pass_says_which_pages_have_changed() {
     has_changed.store(false, Ordering::SeqCst);
     run_tidings(server.folder.path(), &["crawl", &origin.url(0, "/page")]).expect_code(0);
     assert_eq!(events(&mut subscriber, &origin, 1, &["changed"]), ["/page yes"]);
+}
+
+#[test]
+fn what_no_reader_sees_is_no_change() {
+    let (origin, _) = start_origin();
+    let start = ["up", "--allow-private", "--ignore", "Answer * of"];
+    let server = Server::start(&start);
+    let mut subscriber = LineConnection::connect_client(server.address);
+    assert_eq!(subscriber.request("SUB page-ready from=first"), "+OK");
+    for expected in ["/moving new", "/moving no", "/moving no", "/moving yes", "/moving no"] {
+        run_nc(server.address, format!("PUB new-url {}\n", origin.url(0, "/moving")));
+        assert_eq!(events(&mut subscriber, &origin, 1, &["changed"]), [expected]);
+    }
+    let count = "select count(distinct hash), count(distinct text_hash) from pages";
+    let stored = page_database::query(&server.data_dir(), count);
+    assert_eq!(stored.unwrap(), ["5|2"]);
 }
 
 #[test]

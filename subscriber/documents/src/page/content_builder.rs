@@ -74,7 +74,6 @@ pub(super) struct ContentBuilder {
 /// Reads the text of a page, each only if its result is wanted.
 #[derive(Default)]
 struct TextReaders {
-    /// For watched pages.
     visible_digest: Option<VisibleDigest>,
     words: Option<WordFingerprint>,
     signs: Option<SignCounter>,
@@ -119,13 +118,15 @@ enum TitleState {
 
 impl ContentBuilder {
     pub(super) fn new(options: Arc<PageOptions>, wants_words: bool) -> Self {
+        let ignored = Arc::clone(&options.ignored);
+        let is_read = wants_words || options.signs || options.text_hash;
         let readers = TextReaders {
-            visible_digest: None,
+            visible_digest: options.text_hash.then(|| VisibleDigest::new(ignored)),
             words: wants_words.then(WordFingerprint::new),
             signs: options.signs.then(SignCounter::default),
         };
         Self {
-            readers: (wants_words || options.signs).then(|| Box::new(readers)),
+            readers: is_read.then(|| Box::new(readers)),
             options,
             title: TitleState::Missing,
             base: None,
@@ -386,6 +387,8 @@ impl ContentBuilder {
             signs: readers.signs.map(SignCounter::finish),
             ..PageContent::default()
         };
+        let seen = readers.visible_digest.filter(VisibleDigest::has_text);
+        content.text_hash = seen.map(|seen| seen.finish(content.title.as_deref()));
         resolve_links(&self.links, base, encoding, &mut content);
         content
     }

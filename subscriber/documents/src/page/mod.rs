@@ -12,6 +12,7 @@
 pub mod charset;
 mod content_builder;
 mod foreign;
+mod ignored_text;
 mod link_config;
 mod link_header;
 mod link_set;
@@ -35,6 +36,7 @@ use encoding_rs::{CoderResult, Decoder, Encoding, UTF_8};
 use tidings_protocol::{CanonicalUrl, partial_debug, with_defaults};
 
 use self::content_builder::ContentBuilder;
+pub use self::ignored_text::{IgnoredText, IgnoredTextError, IgnoredTexts};
 pub use self::link_config::LinkConfig;
 use self::scanner::PageScanner;
 pub use self::signs::PageSigns;
@@ -88,6 +90,9 @@ pub struct PageContent {
     /// Signs that it needs its scripts. `None` if they are not wanted, or if the document is not
     /// HTML.
     pub signs: Option<PageSigns>,
+    /// A hash of what a reader sees: text, and targets of links and images. `None` if it is not
+    /// wanted, or if there is no text.
+    pub text_hash: Option<blake3::Hash>,
     /// Why part of the page was left out.
     pub cut: Option<&'static str>,
 }
@@ -134,6 +139,10 @@ with_defaults! {
         pub images: bool = false,
         /// Whether [`PageContent::signs`] are counted, which costs time for each byte of text.
         pub signs: bool = false,
+        /// Whether [`PageContent::text_hash`] is computed, which costs time as well.
+        pub text_hash: bool = false,
+        /// Text that does not count for it.
+        pub ignored: IgnoredTexts = Arc::default(),
     }
 }
 

@@ -23,7 +23,7 @@ const LOOKUP_BATCH_MAX: usize = 128;
 /// A row keeps the `id` of the first attempt, so a page that was retried may be newer than rows
 /// after it. A URL has a row for each pass, of which the last 4 are compared: each costs a read.
 pub(super) const NEWEST: &str = "
-    SELECT etag, last_modified, hash, rendered_hash, title, content_type, bytes, canonical, noindex, link_urls,
+    SELECT etag, last_modified, hash, text_hash, rendered_hash, title, content_type, bytes, canonical, noindex, link_urls,
         nofollow, original, reading IS ?4 AS has_same_links
     FROM pages WHERE id = (SELECT id FROM (
         SELECT id, fetched_at FROM pages
@@ -53,6 +53,8 @@ pub struct LastRecord {
     pub validators: Validators,
     /// BLAKE3 of the decoded body.
     pub hash: Option<blake3::Hash>,
+    /// BLAKE3 of what a reader sees.
+    pub text_hash: Option<blake3::Hash>,
     /// BLAKE3 of the rendered HTML. Then its title and links are those of the rendered page.
     pub rendered_hash: Option<blake3::Hash>,
     /// The text of its `<title>`.
@@ -147,8 +149,9 @@ impl EarlierRecord {
         }
     }
 
-    /// Whether a fetched page differs from the newest complete record. Of a page that a browser has
-    /// rendered both times, the rendered HTML is compared: its documents may all be the same.
+    /// Whether a fetched page differs from the newest complete record, for a reader: another
+    /// number in a comment is no change. Of a page that a browser has rendered both times, the
+    /// rendered HTML is compared: its documents may all be the same.
     pub(crate) fn change_of(&self, page: &PageRecord) -> Option<PageChange> {
         if page.report.outcome != PageOutcome::Done {
             return None;
@@ -161,9 +164,12 @@ impl EarlierRecord {
             Self::Never => return Some(PageChange::New),
             Self::Newest(last) => last,
         };
-        let rendered = last.rendered_hash.zip(page.rendered_hash());
-        let (before, now) = rendered.or_else(|| last.hash.zip(page.hash))?;
-        Some(if before == now { PageChange::No } else { PageChange::Yes })
+        let now = page.rendered_hash();
+        let bytes = last.rendered_hash.zip(now).or_else(|| last.hash.zip(page.hash))?;
+        let is_alike = last.rendered_hash.is_some() == now.is_some();
+        let text = last.text_hash.zip(page.text_hash).filter(|_| is_alike);
+        let is_same = [Some(bytes), text].into_iter().flatten().any(|(before, now)| before == now);
+        Some(if is_same { PageChange::No } else { PageChange::Yes })
     }
 }
 
@@ -209,6 +215,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<LastRecord> {
     Ok(LastRecord {
         validators,
         hash: hash("hash")?,
+        text_hash: hash("text_hash")?,
         rendered_hash: hash("rendered_hash")?,
         title: row.get("title")?,
         content_type: row.get("content_type")?,

@@ -18,7 +18,7 @@
 //! | 5 | the table `bodies` |
 //! | 6 | the result of rendering a page: `rendered_hash` and `render` |
 //! | 7 | `item` and `source`; all fetched pages are in the index by URL |
-//! | 8 | `original`: where the body of a page is |
+//! | 8 | `original`: where the body of a page is; `text_hash` |
 //!
 //! `render` is an object with [these fields](super::rendered), NULL if rendering was not tried.
 
@@ -94,7 +94,7 @@ const PAGES: Table = Table {
     added: &[
         AddedColumns { since: 6, names: &["rendered_hash", "render"] },
         AddedColumns { since: 7, names: &["item", "source"] },
-        AddedColumns { since: 8, names: &["original"] },
+        AddedColumns { since: 8, names: &["original", "text_hash"] },
     ],
 };
 
@@ -147,6 +147,7 @@ pub(super) const CREATE: &str = "
         item TEXT,                      -- of the event that announced the page
         source TEXT,                    -- of that event
         original TEXT,                  -- a JSON object: where the body is; NULL if outputs store none
+        text_hash TEXT,                 -- BLAKE3 of what a reader sees, hexadecimal
         digest INTEGER                  -- of the values, see `digest`; a program that changes a row sets it to NULL
     ) STRICT;
     CREATE INDEX pages_by_url ON pages (url_print) WHERE outcome = 'done'";
@@ -205,7 +206,9 @@ const FROM_V6: &str = "
     DROP INDEX IF EXISTS pages_by_url;
     CREATE INDEX pages_by_url ON pages (url_print) WHERE outcome = 'done'";
 
-const FROM_V7: &str = "ALTER TABLE pages ADD COLUMN original TEXT";
+const FROM_V7: &str = "
+    ALTER TABLE pages ADD COLUMN original TEXT;
+    ALTER TABLE pages ADD COLUMN text_hash TEXT";
 
 /// The newest version that each of these migrates.
 const MIGRATIONS: [(i64, &str); 5] =

@@ -21,7 +21,8 @@ const CREATE_V1: &str = "
         link_urls TEXT NOT NULL) STRICT";
 
 /// Makes a file one of version 6.
-const TO_V6: &str = "ALTER TABLE pages DROP COLUMN original; ALTER TABLE pages DROP COLUMN item; ALTER TABLE pages DROP COLUMN source;
+const TO_V6: &str = "ALTER TABLE pages DROP COLUMN original; ALTER TABLE pages DROP COLUMN text_hash;
+    ALTER TABLE pages DROP COLUMN item; ALTER TABLE pages DROP COLUMN source;
     DROP INDEX pages_by_url; CREATE INDEX pages_by_url ON pages (url_print)
         WHERE outcome = 'done' AND (etag IS NOT NULL OR last_modified IS NOT NULL);
     PRAGMA user_version = 6";
@@ -97,6 +98,7 @@ fn a_page_is_one_readable_row() {
         Value::Null,
         Value::Null,
         Value::Null,
+        Value::Null,
         // As in version 5.
         Value::Integer(-3_991_008_123_072_687_422),
     ];
@@ -144,6 +146,7 @@ fn the_newest_complete_record_of_a_url_is_found() {
         let mut record = record(entry, 1);
         record.report.url.clone_from(&url);
         record.report.title = Some(title.to_owned());
+        record.text_hash = Some(blake3::hash(b"text"));
         record
     };
     let mut failed = pass(4, "failed");
@@ -162,6 +165,7 @@ fn the_newest_complete_record_of_a_url_is_found() {
     let expected = LastRecord {
         validators: record.validators,
         hash: record.hash,
+        text_hash: Some(blake3::hash(b"text")),
         rendered_hash: None,
         title: Some("second".to_owned()),
         content_type: record.content_type,
@@ -392,6 +396,7 @@ fn a_page_is_new_or_the_same_or_has_changed() {
     let last = LastRecord {
         validators: Validators::default(),
         hash: record(1, 1).hash,
+        text_hash: None,
         rendered_hash: None,
         title: None,
         content_type: None,
@@ -407,6 +412,16 @@ fn a_page_is_new_or_the_same_or_has_changed() {
     assert_eq!(EarlierRecord::Unknown.change_of(&other), None);
     assert_eq!(EarlierRecord::Never.change_of(&other), Some(PageChange::New));
     assert_eq!(before.change_of(&other), Some(PageChange::Yes));
+    // What a reader sees is compared, unless the earlier record has no hash of it.
+    let seen = |text: &str| Some(blake3::hash(text.as_bytes()));
+    let read = LastRecord { text_hash: seen("text"), ..last.clone() };
+    let alike = PageRecord { text_hash: seen("text"), hash: other.hash, ..record(1, 1) };
+    assert_eq!(newest(&read).change_of(&alike), Some(PageChange::No));
+    assert_eq!(before.change_of(&alike), Some(PageChange::Yes));
+    let edited = PageRecord { text_hash: seen("edited"), ..record(1, 1) };
+    assert_eq!(newest(&read).change_of(&edited), Some(PageChange::No), "equal bytes");
+    let edited = PageRecord { hash: other.hash, ..edited };
+    assert_eq!(newest(&read).change_of(&edited), Some(PageChange::Yes));
     assert_eq!(before.change_of(&record(1, 1)), Some(PageChange::No));
     assert_eq!(before.change_of(&transient(1, 1)), None);
     let mut confirmed = PageRecord { hash: None, ..record(1, 1) };
