@@ -135,6 +135,11 @@ pub(crate) fn print_list(console: &mut Console, line: &str) -> Result<(), Failur
     Ok(())
 }
 
+/// A text for people, as an event or answer has it: one word, with `_` for white space.
+pub(crate) fn spaced(word: &str) -> String {
+    word.replace('_', " ")
+}
+
 /// A table with spaces between its columns. A heading that ends in `>` aligns its column to the
 /// right. Cells are [`terminal_safe`].
 pub(crate) struct Table {

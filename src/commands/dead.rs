@@ -4,7 +4,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use tidings_protocol::status::{ChangedEntriesStatus, ListEnd, TaskFields};
 use tidings_protocol::{DEFAULT_GROUP, GroupAction, JobName};
 
-use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags};
+use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags, spaced};
 use crate::client::overview::{GroupOverview, Overview};
 use crate::commands::group::command;
 use crate::commands::group::tasks::{self, EntryFilter, EntryState, or_dash};
@@ -105,7 +105,7 @@ pub(crate) async fn run(dead: Dead) -> Result<(), Failure> {
                     or_dash(reason.as_ref()),
                     attempts.to_string(),
                     losses.to_string(),
-                    or_dash(last.as_ref()),
+                    spaced(&or_dash(last.as_ref())),
                     or_dash(job.as_ref()),
                     tasks::text(task),
                 ]

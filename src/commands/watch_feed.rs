@@ -22,7 +22,7 @@ use tidings_protocol::{
 };
 use tokio::time::{Instant, sleep};
 
-use crate::client::manage::{BrokerClient, first_word, print_table};
+use crate::client::manage::{BrokerClient, first_word, print_table, spaced};
 use crate::commands::group::tasks::duration;
 use crate::flags::address::BrokerAddress;
 use crate::flags::broker::BrokerFlag;
@@ -370,7 +370,7 @@ impl CrawlerGroup<'_> {
                 let Some(task) = self.find_task(feed).await? else { return Ok(FirstPoll::Done) };
                 let is_older = before == Some(task.fields.attempts);
                 if let Some(reason) = task.fields.last.filter(|_| !is_older) {
-                    let reason = reason.replace('_', " ");
+                    let reason = spaced(&reason);
                     return Ok(if reason == NO_FEED {
                         FirstPoll::NoFeed
                     } else {

@@ -13,7 +13,7 @@ use self::set::{BlockArgs, SlowArgs};
 use super::group::command;
 use super::group::tasks::{duration, or_dash};
 use crate::client::lists::{Columns, ListFlags, print_listed};
-use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags, json_line};
+use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags, json_line, spaced};
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, printable};
 
@@ -114,7 +114,7 @@ async fn ls(args: &LsArgs) -> Result<(), Failure> {
 
 fn row(ListedRule { key, fields }: ListedRule) -> Vec<String> {
     let ends = fields.left.map_or("-".to_owned(), |left| format!("in {}", duration(left.0)));
-    let note = or_dash(fields.note.as_ref());
+    let note = spaced(&or_dash(fields.note.as_ref()));
     vec![printable(&key, TEXT_CHARS_MAX), in_words(&fields), ends, printable(&note, TEXT_CHARS_MAX)]
 }
 
@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn a_rule_is_a_row() {
         let row = |line| row(ListedRule::parse(line));
-        let block = row("*.a.example block=yes left=7199990ms note=abuse-2381 new=1");
-        assert_eq!(block, ["*.a.example", "block", "in 119 min", "abuse-2381"]);
+        let block = row("*.a.example block=yes left=7199990ms note=asked_by_owner new=1");
+        assert_eq!(block, ["*.a.example", "block", "in 119 min", "asked by owner"]);
         let slow = row("b.example delay=30s parallel=2");
         assert_eq!(slow, ["b.example", "delay=30s parallel=2", "-", "-"]);
         assert_eq!(row("b.example pause=yes")[1], "pause");

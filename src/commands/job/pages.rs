@@ -9,7 +9,7 @@ use tidings_subscriber::traps::Trap;
 
 use super::{NAME, command};
 use crate::client::job_pages::{self, KnownPages, PassQuery};
-use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags, json_line, print_table};
+use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags, json_line, print_table, spaced};
 use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural, printable};
@@ -79,7 +79,8 @@ pub(crate) struct PagesArgs {
 /// Prints the pages that failed.
 pub(super) async fn failed(args: PagesArgs) -> Result<(), Failure> {
     let found = list(&args, true, "STATUS> REASON ERROR URL", |page| {
-        vec![status(page), word(Some(reason_of(page))), word(page.error.as_deref()), url(page)]
+        let error = page.error.as_deref().map(spaced);
+        vec![status(page), word(Some(reason_of(page))), word(error.as_deref()), url(page)]
     })
     .await?;
     if found.is_none() { Ok(()) } else { Err(Failure::Unsuccessful) }

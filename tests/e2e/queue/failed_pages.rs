@@ -219,9 +219,9 @@ fn failures_are_listed_and_retried_by_their_reasons() {
         listed,
         [
             "STATUS  REASON    ERROR            URL",
-            "   404  status    HTTP_status_404  http://b.org/",
-            "   410  status    HTTP_status_410  http://c.org/",
-            "     -  dns       no_such_host     http://d.org/",
+            "   404  status    HTTP status 404  http://b.org/",
+            "   410  status    HTTP status 410  http://c.org/",
+            "     -  dns       no such host     http://d.org/",
             "     -  unknown   -                http://e.org/",
             "     -  no-price  -                http://f.org/",
         ]

@@ -21,7 +21,8 @@ const CREATE_V1: &str = "
         link_urls TEXT NOT NULL) STRICT";
 
 /// Makes a file one of version 6.
-const TO_V6: &str = "ALTER TABLE pages DROP COLUMN original; ALTER TABLE pages DROP COLUMN text_hash;
+const TO_V6: &str =
+    "ALTER TABLE pages DROP COLUMN original; ALTER TABLE pages DROP COLUMN text_hash;
     ALTER TABLE pages DROP COLUMN item; ALTER TABLE pages DROP COLUMN source;
     DROP INDEX pages_by_url; CREATE INDEX pages_by_url ON pages (url_print)
         WHERE outcome = 'done' AND (etag IS NOT NULL OR last_modified IS NOT NULL);
