@@ -1,5 +1,6 @@
 //! Logs on standard error. The default level is low, so that the output of the command dominates.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -30,7 +31,10 @@ struct Logging {
 
 /// Starts logging with this filter, and of received lines if `lines` is set. Call it once.
 pub(crate) fn start(json: bool, text: Option<&str>, lines: bool) {
-    let is_coloured = !json && io::IsTerminal::is_terminal(&io::stderr());
+    let variable = |name| std::env::var_os(name).unwrap_or_default();
+    let is_coloured = !json
+        && io::IsTerminal::is_terminal(&io::stderr())
+        && allows_colour(&variable("NO_COLOR"), &variable("TERM"));
     let form = if json { RecordFormat::Json } else { RecordFormat::Text { is_coloured } };
     let (filter, handle) = reload::Layer::new(filter(text, lines));
     let layer = fmt::layer().with_writer(move || RecordWriter(form));
@@ -49,6 +53,11 @@ pub(crate) fn start(json: bool, text: Option<&str>, lines: bool) {
         filter,
         change,
     });
+}
+
+/// Whether these variables allow colour; an empty one is not set. See <https://no-color.org>.
+fn allows_colour(no_color: &OsStr, term: &OsStr) -> bool {
+    no_color.is_empty() && term != "dumb"
 }
 
 /// The format of log records.
@@ -145,6 +154,19 @@ fn filter(text: Option<&str>, lines: bool) -> Targets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_can_turn_colour_off() {
+        for (no_color, term, expected) in [
+            ("", "", true),
+            ("", "xterm-256color", true),
+            ("1", "xterm", false),
+            ("", "dumb", false),
+        ] {
+            let allows = allows_colour(OsStr::new(no_color), OsStr::new(term));
+            assert_eq!(allows, expected, "{no_color} {term}");
+        }
+    }
 
     #[test]
     fn the_default_level_is_warn() {
