@@ -68,6 +68,12 @@ pub(crate) struct VerifyArgs {
 
 /// Verifies a data directory and the crawls below it.
 pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
+    if args.data.is_dir() && !is_data_directory(&args.data)? {
+        return Err(Failure::failed(format!(
+            "{} is no data directory of Tidings: it has no topics, groups or databases",
+            args.data.display()
+        )));
+    }
     let mut reports = verify_directory(&args.data)?;
     for crawl in sorted_paths(&args.data.join("crawls"))?.into_iter().filter(|path| path.is_dir()) {
         reports.extend(verify_directory(&crawl)?);
@@ -81,6 +87,16 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
         }
     }
     if reports.iter().any(|report| report.damaged) { Err(Failure::Unsuccessful) } else { Ok(()) }
+}
+
+/// Whether a broker, a crawler or another part of Tidings has stored anything in this directory.
+fn is_data_directory(data: &Path) -> Result<bool, Failure> {
+    let is_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        KNOWN_NAMES.iter().any(|known| name == *known)
+            || SCHEMAS.iter().any(|schema| name == schema.file)
+    };
+    Ok(sorted_paths(data)?.iter().any(is_ours))
 }
 
 /// Verifies a data directory without the crawls below it.

@@ -111,6 +111,14 @@ fn take_tasks(server: &Server, group: &str, count: usize) {
 }
 
 #[test]
+fn a_folder_that_is_no_data_directory_is_not_verified() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("notes.txt"), "none of ours").unwrap();
+    let verified = run_tidings(folder.path(), &["verify", "--data", "."]).expect_code(1);
+    assert!(verified.stderr().contains("is no data directory of Tidings"), "{verified:?}");
+}
+
+#[test]
 #[ignore = "needs foreign programs"]
 fn a_damaged_group_refuses_work_and_everything_else_is_served() {
     let (folder, file) = damaged_folder();
