@@ -72,7 +72,7 @@ export const GAVE_UP = {
   'max-attempts': 'too many attempts',
   'max-losses': 'lost with its workers',
   'retry-no': 'not worth another attempt',
-  down: 'its host did not answer for hours',
+  down: 'its host did not answer',
 };
 
 /** Why a group releases nothing: a value of `why` of the metric `tidings_group_stopped`. */

@@ -155,7 +155,12 @@ fn group_line(status: &Received<GroupStatus>) -> String {
     let members = noun("members", *members, "worker");
     let dead = noun("dead-kept", *dead_kept, "dead letter");
     let paused = if status.paused { "paused, " } else { "" };
-    format!("group {group}: {paused}{members}, {}, {dead}", counts.join(", "))
+    let down = match status.keys_down {
+        0 => String::new(),
+        1 => ", 1 host does not answer".to_owned(),
+        hosts => format!(", {} do not answer", plural(hosts, "host")),
+    };
+    format!("group {group}: {paused}{members}, {}, {dead}{down}", counts.join(", "))
 }
 
 #[cfg(test)]
@@ -166,7 +171,8 @@ mod tests {
     fn the_figures_fit_on_a_screen() {
         let topic = "log kept=1042 rate=0.5 log-bytes=2100000 state=ok";
         let topic = Received::parse(topic, TopicStatus::parse);
-        let group = "crawlers members=2 waiting=1499 processing=7 completed=12 failed=0";
+        let group =
+            "crawlers members=2 waiting=1499 processing=7 completed=12 failed=0 keys-down=20";
         let group = Received::parse(group, GroupStatus::parse);
         let groups = (0..30).map(|_| GroupOverview::Sound(group.clone().into())).collect();
         let overview = Overview {
@@ -184,7 +190,7 @@ mod tests {
                 "broker 127.0.0.1:1, version 0.1.0, 3 connections",
                 "2 topics with 2,084 events, 4.2 MB on disk, 1.0 new events a second",
                 "group crawlers: 2 workers, 1,499 waiting, 7 in work, 12 completed, 0 failed, \
-                 - dead letters",
+                 - dead letters, 20 hosts do not answer",
             ]
         );
         assert_eq!((lines.len(), lines.last().unwrap().as_str()), (12, "and 22 more groups"));

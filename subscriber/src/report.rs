@@ -128,8 +128,6 @@ pub struct PageRecord {
     /// The failure may be temporary, and the reply says so. After the last attempt it is an
     /// ordinary failure for people, and a dead letter at the broker.
     pub is_transient: bool,
-    /// For a temporary failure: the wait before a retry; `None` leaves it to the group.
-    pub retry_after: Option<Duration>,
     /// `Content-Type`, as the server sent it.
     pub content_type: Option<String>,
     /// BLAKE3 of the decoded body, if it was read to its end.

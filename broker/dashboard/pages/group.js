@@ -192,6 +192,7 @@ function sumsOf(object) {
     ['Dead letters', el('a', { href: '#/dead' }, count(object['dead-kept']))],
     ['Schedules', el('a', { href: '#/schedules' }, count(object.scheduled))],
     ['Hosts', count(object.keys)],
+    object['keys-down'] > 0 && ['Hosts that do not answer', count(object['keys-down'])],
     ['Leases lost', count(object.lost)],
     ...responses.map(([name, number]) => [`Answers ${name}`, count(number), SINCE]),
     object.bytes !== undefined && ['Pages', bytes(object.bytes), SINCE],

@@ -250,6 +250,12 @@ pub(crate) static BROKER: &[Metric<Snapshot>] = &[
         each_group(it, out, |group| group.keys);
     }),
     Metric::gauge(
+        "tidings_group_keys_down",
+        GROUP,
+        "Keys (hosts) that do not answer and have entries waiting.",
+        |it, out| each_group(it, out, |group| group.keys_down),
+    ),
+    Metric::gauge(
         "tidings_group_ready_keys",
         GROUP,
         "Keys (hosts) that only wait for a worker.",

@@ -147,6 +147,8 @@ status! {
         unkeyed: u64 = "unkeyed",
         /// Keys in memory.
         keys: u64 = "keys",
+        /// Keys with waiting entries whose host does not answer.
+        keys_down: u64 = "keys-down",
         /// What its workers reported.
         figures: PageFiguresStatus,
         /// Its settings.

@@ -218,10 +218,35 @@ fn bytes_per_second(rate: f64) -> String {
 
 /// The details of pages that this process fetched, one in each line.
 fn detail_lines(tally: &CrawlTally) -> Vec<String> {
-    let mut lines = Vec::new();
-    if tally.times.answers == 0 {
-        return lines;
+    let mut lines = if tally.times.answers > 0 { answer_lines(tally) } else { Vec::new() };
+    let failures = tally.failures();
+    if !failures.is_empty() {
+        lines.push("failed   because of:".to_owned());
     }
+    for FailureCount { reason, count: n, example, urls } in failures {
+        lines.push(format!("  {:>7}  {reason} ({example})", format_count(*n)));
+        lines.extend(urls.iter().map(|url| format!("           {url}")));
+        if *n > urls.len() as u64 {
+            lines.push("           ..".to_owned());
+        }
+    }
+    let down = tally.down();
+    if !down.is_empty() {
+        lines.push(format!(
+            "down     without an answer from {}:",
+            plural(down.len() as u64, "host")
+        ));
+    }
+    lines.extend(down.iter().take(SLOWEST).map(|(host, why)| format!("  {host}: {why}")));
+    if down.len() > SLOWEST {
+        lines.push(format!("  and {} more", format_count((down.len() - SLOWEST) as u64)));
+    }
+    lines
+}
+
+/// What is known of the answers.
+fn answer_lines(tally: &CrawlTally) -> Vec<String> {
+    let mut lines = Vec::new();
     let classes = tally.classes().map(|(class, n)| format!("{class} {}", format_count(n)));
     lines.push(format!("status   {}", classes.collect::<Vec<_>>().join(", ")));
     let times = tally.times;
@@ -252,17 +277,6 @@ fn detail_lines(tally: &CrawlTally) -> Vec<String> {
         for (host, times) in longest {
             let (span, answers) = (format_duration(times.span()), plural(times.answers, "answer"));
             lines.push(format!("  {span:>7}  {host}, {answers}"));
-        }
-    }
-    let failures = tally.failures();
-    if !failures.is_empty() {
-        lines.push("failed   because of:".to_owned());
-    }
-    for FailureCount { reason, count: n, example, urls } in failures {
-        lines.push(format!("  {:>7}  {reason} ({example})", format_count(*n)));
-        lines.extend(urls.iter().map(|url| format!("           {url}")));
-        if *n > urls.len() as u64 {
-            lines.push("           ..".to_owned());
         }
     }
     lines
@@ -316,6 +330,7 @@ fn tally_json(tally: &CrawlTally) -> Map<String, Value> {
     figures.insert("slowest".into(), slowest.collect());
     figures.insert("longest".into(), longest.collect());
     figures.insert("reasons".into(), reasons.collect());
+    figures.insert("hosts_down".into(), tally.down().len().into());
     figures
 }
 
@@ -421,12 +436,14 @@ mod tests {
             report("http://a.example/", 200, 20),
             report("http://b.example/", 200, 1500),
             failed("http://c.example/", "no connection in time"),
+            PageReport { outcome: PageOutcome::Retry, ..failed("http://d.example/", "why") },
         ];
         let lines = [
-            "status   2xx 3, no answer 1",
-            "answers  4.0 kB (1.6 kB on the wire) in all, 1.5 s on average, 3.0 s at most",
-            "slowest  of 3 hosts:",
+            "status   2xx 3, no answer 2",
+            "answers  5.0 kB (2.0 kB on the wire) in all, 1.8 s on average, 3.0 s at most",
+            "slowest  of 4 hosts:",
             "    3.0 s  c.example, on average of 1 answer",
+            "    3.0 s  d.example, on average of 1 answer",
             "    1.5 s  b.example, on average of 2 answers",
             "    20 ms  a.example, on average of 1 answer",
             "longest  from the first request to the last answer:",
@@ -434,6 +451,8 @@ mod tests {
             "failed   because of:",
             "        1  connect-timeout (no connection in time)",
             "           http://c.example/",
+            "down     without an answer from 1 host:",
+            "  d.example: connect-timeout (why)",
         ];
         let mut tally_of_all = tally(&reports);
         tally_of_all.record_page(&reports[1], Duration::from_secs(65));
@@ -492,6 +511,7 @@ mod tests {
                 { "host": "b", "answers": 1, "span_ms": 0 },
             ],
             "reasons": [{ "reason": "connect-timeout", "count": 1, "urls": ["http://b/"] }],
+            "hosts_down": 0,
         });
         assert_eq!(Value::Object(summary), expected);
     }

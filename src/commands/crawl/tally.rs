@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
+use tidings_protocol::FailureReason;
 use tidings_subscriber::{PageOutcome, PageReport, RenderReport};
 
 use crate::terminal::output::printable;
@@ -95,6 +96,8 @@ pub(crate) struct CrawlTally {
     has_evicted: bool,
     /// By the word for the reason; the list of words is closed.
     failures: BTreeMap<&'static str, FailureCount>,
+    /// Hosts that did not answer their newest request, and why; at most `HOSTS_MAX`.
+    down: BTreeMap<Box<str>, String>,
     /// The time since the start, the host, and how long the answer took.
     recent: VecDeque<(Duration, Box<str>, Duration)>,
 }
@@ -123,6 +126,7 @@ impl CrawlTally {
         if report.outcome == PageOutcome::Failed {
             self.record_failure(report);
         }
+        self.record_down(report);
         if let Some(render) = &report.render {
             self.renders.record(render);
         }
@@ -171,6 +175,25 @@ impl CrawlTally {
         if failures.urls.len() < FAILED_URLS_MAX {
             failures.urls.push(printable(&report.url, URL_CHARS_MAX));
         }
+    }
+
+    /// The broker gives up the pages of a host that does not answer, so no report is final.
+    fn record_down(&mut self, report: &PageReport) {
+        let host = host_of(&report.url);
+        let reason = report.reason.and_then(FailureReason::from_word);
+        let is_unanswered = reason.is_some_and(FailureReason::is_unanswered);
+        if report.outcome != PageOutcome::Retry || !is_unanswered {
+            self.down.remove(host);
+        } else if self.down.len() < HOSTS_MAX {
+            let error = printable(report.error.as_deref().unwrap_or_default(), EXAMPLE_CHARS_MAX);
+            let why = format!("{} ({error})", report.reason.unwrap_or_default());
+            self.down.insert(host.into(), why);
+        }
+    }
+
+    /// The hosts that did not answer their newest request, and why.
+    pub(crate) fn down(&self) -> &BTreeMap<Box<str>, String> {
+        &self.down
     }
 
     /// The number of finished pages, with any outcome.

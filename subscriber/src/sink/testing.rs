@@ -33,7 +33,6 @@ pub(crate) fn record(entry: u64, attempt: u32) -> PageRecord {
             render: None,
         },
         is_transient: false,
-        retry_after: None,
         content_type: Some("text/html".to_owned()),
         hash: Some(blake3::hash(b"body")),
         text_hash: None,

@@ -145,7 +145,7 @@ async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
             (target.map(|target| link(target, true)).collect(), ack(Outcome::Redirect))
         }
         _ if record.is_transient => {
-            let back = RetryMode::Counted { after_ms: record.retry_after.map(milliseconds) };
+            let back = RetryMode::Counted { after_ms: None };
             let report = returned_report(record, record.report.error.clone());
             (Vec::new(), task.nack(back, rest, Some(report)))
         }

@@ -91,7 +91,6 @@ impl Task {
                 render: None,
             },
             is_transient: transient,
-            retry_after: None,
             content_type: fetched.content_type,
             hash: fetched.hash,
             text_hash: None,

@@ -21,7 +21,6 @@ use super::{Crawler, EntryKey};
 use crate::fetch::{FetchPurpose, FetchRequest, Fetched};
 use crate::report::{KeepBodies, PageId, PageOutcome, PageRecord};
 use crate::robots::RobotsRules;
-use crate::worker::robots_cache::ROBOTS_OUTAGE_PAUSE_MIN;
 
 /// The delay of a page for which this crawler had no room. It has waited for a while already.
 pub(crate) const BUSY_NACK_AFTER: Duration = Duration::from_secs(1);
@@ -55,8 +54,8 @@ enum NextStep {
         hops: u8,
     },
     Disallowed,
-    /// A recent request for its robots.txt failed; the next one is due after this time.
-    Unreachable(Failure, Duration),
+    /// A recent request for its robots.txt failed.
+    Unreachable(Failure),
     /// The task was released for another host than that of this URL, which must be requested now.
     OtherHost(CanonicalUrl<'static>),
 }
@@ -168,8 +167,8 @@ impl TaskWork<'_> {
                 self.return_for_request(&url, KeyRest::default()).await;
             }
             NextStep::Disallowed => Box::pin(self.finish(self.disallowed_record(), None)).await,
-            NextStep::Unreachable(failure, pause) => {
-                Box::pin(self.finish(self.unreachable_record(failure, pause), None)).await;
+            NextStep::Unreachable(failure) => {
+                Box::pin(self.finish(self.unreachable_record(failure), None)).await;
             }
         }
     }
@@ -186,8 +185,8 @@ impl TaskWork<'_> {
         let permitted = again.as_ref().map_or(self.page.host(), CanonicalUrl::host);
         let (rules, walk) = {
             let (verdicts, now) = (self.crawler.robots_cache.lock(), Instant::now());
-            if let Some((failure, pause)) = verdicts.outage(&self.page, now) {
-                return NextStep::Unreachable(failure, pause);
+            if let Some(failure) = verdicts.outage(&self.page, now) {
+                return NextStep::Unreachable(failure);
             }
             (verdicts.fresh(&self.page, now), verdicts.pending_redirect(&self.page, now))
         };
@@ -234,8 +233,8 @@ impl TaskWork<'_> {
             RobotsStep::Known(rules) => {
                 self.finish(self.disallowed_record(), Some(hold(&rules))).await;
             }
-            RobotsStep::Unreachable(failure, pause) => {
-                self.finish(self.unreachable_record(failure, pause), Some(rest)).await;
+            RobotsStep::Unreachable(failure) => {
+                self.finish(self.unreachable_record(failure), Some(rest)).await;
             }
         }
     }
@@ -334,15 +333,11 @@ impl TaskWork<'_> {
         !matches!(&refused, ReplyOutcome::Refused(refusal) if refusal.code != Code::Stale)
     }
 
-    /// The record of a page with an unreachable robots.txt: nothing may be fetched until a retry
-    /// after this pause.
-    fn unreachable_record(&self, failure: Failure, pause: Duration) -> PageRecord {
-        let outcome = outcome_of(&failure);
+    /// The record of a page with an unreachable robots.txt: nothing may be fetched.
+    fn unreachable_record(&self, failure: Failure) -> PageRecord {
         // The status and the bytes would be those of another page.
-        let record = self.task.record_without_request(self.page.as_str(), outcome, failure);
-        // The group's backoff is at least this long anyway.
-        let again_after = Some(pause).filter(|pause| *pause > ROBOTS_OUTAGE_PAUSE_MIN);
-        PageRecord { retry_after: again_after, ..record }
+        let outcome = outcome_of(&failure);
+        self.task.record_without_request(self.page.as_str(), outcome, failure)
     }
 
     fn disallowed_record(&self) -> PageRecord {

@@ -231,7 +231,7 @@ impl Group {
         self.frontier.insert(entry, &mut self.jobs);
         // An operator expects an answer of its host.
         let key = self.frontier.get(id).key;
-        self.frontier.close_circuit(key);
+        self.frontier.reset_circuit(key);
         if let Some(pass) = pass {
             self.jobs.cancel_completion(pass.number);
             self.change_job_entry(pass.number, key, EntryChange::Readmitted(id), now);

@@ -56,7 +56,7 @@ impl Group {
                     self.config = (**config).clone();
                     for key in self.frontier.keys().ids() {
                         if !self.config.circuit {
-                            self.frontier.close_circuit(key);
+                            self.frontier.reset_circuit(key);
                         }
                         self.refresh(key, now);
                     }

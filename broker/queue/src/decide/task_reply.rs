@@ -14,6 +14,7 @@ use super::membership::CHAIN;
 use super::page_event::PageEnd;
 use crate::dead_letters::RETRY_NO;
 use crate::entry::{AgainRequest, EndReason, Entry, EntryId, PassId, without_attribute};
+use crate::frontier::circuit::OTHERS_FIRST_MS;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::{Decision, NextStep};
@@ -106,17 +107,15 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let id = self.held_entry(requester, task)?;
         let rest = self.capped_rest(hold, now);
-        let Entry { failures, admitted, .. } = &self.frontier.get(id).entry;
-        let (failures, job) = (*failures, admitted.job);
+        let job = self.frontier.get(id).entry.admitted.job;
         // A worker may only lengthen the wait, within limits.
-        let capped = |ms: u64| ms.min(self.config.not_before_ms_max);
+        let not_before_ms_max = self.config.not_before_ms_max;
+        let capped = |ms: u64| ms.min(not_before_ms_max);
         let is_final = back == RetryMode::Never;
         let back = match back {
-            RetryMode::Never => self.failed_step(id, report, now),
+            RetryMode::Never => self.failed_step(id, report, Some(0), now),
             RetryMode::Counted { after_ms } => {
-                let chance = self.frontier.random();
-                let backoff_ms = self.config.backoff_after(failures + 1, chance);
-                self.failed_step(id, report, now + after_ms.map_or(backoff_ms, capped))
+                self.failed_step(id, report, after_ms.map(capped), now)
             }
             RetryMode::Uncounted { after_ms } => {
                 NextStep::Uncounted { due: now + after_ms.map_or(0, capped) }
@@ -140,14 +139,31 @@ impl Group {
         Ok(task.to_string().into())
     }
 
-    /// Returns how an entry continues after a failed attempt.
-    fn failed_step(&self, id: EntryId, report: Option<&TaskReport>, due: Moment) -> NextStep {
+    /// Returns how an entry continues after a failed attempt, which is not due again before
+    /// `after_ms` if the worker has said so.
+    fn failed_step(
+        &mut self,
+        id: EntryId,
+        report: Option<&TaskReport>,
+        after_ms: Option<u64>,
+        now: Moment,
+    ) -> NextStep {
+        let failures = self.frontier.get(id).entry.failures + 1;
+        let backoff_ms = self.config.backoff_after(failures, self.frontier.random());
+        let after = |ms| now + after_ms.unwrap_or(ms);
         if !self.config.circuit || !report.is_some_and(TaskReport::is_unanswered) {
-            return NextStep::Retry { due };
+            return NextStep::Retry { due: after(backoff_ms) };
         }
+        let host = &self.frontier.keys()[self.frontier.get(id).gate()];
         // While the host is down, that is not the fault of the page.
-        let counts = !self.frontier.is_down(id) || mutants::is(Mutant::CountsWhileDown);
-        NextStep::Unanswered { due, counts }
+        let counts = !host.is_down() || mutants::is(Mutant::CountsWhileDown);
+        // The entry of a host that rests waits for the host, and has no wait of its own.
+        let wait_ms = match (host.is_down_next(), host.has_waiting()) {
+            (false, _) => backoff_ms,
+            (true, false) => 0,
+            (true, true) => OTHERS_FIRST_MS,
+        };
+        NextStep::Unanswered { due: after(wait_ms), counts }
     }
 
     /// A task is returned to be rendered once at most, and not against the word of its URL or job.

@@ -27,6 +27,8 @@ pub(crate) struct KeyQueue {
     references: u32,
     /// Tasks in flight with a request that has not ended.
     in_flight: u16,
+    /// Whether it is counted among the keys that wait for a host which is down.
+    pub(super) is_counted_down: bool,
     /// What decided about `free_at`.
     rest_cause: RestCause,
     /// End of the rest after the last request, or of a longer rest that a worker requested.
@@ -72,8 +74,18 @@ struct KeyHistory {
     last_lane: Option<Lane>,
     /// The job that was served last; the following one is next.
     last_job: JobNumber,
-    /// `None` while the host answers. Boxed, because most do.
+    /// `None` while the host answers, and before its first request has ended. Boxed, because most
+    /// answer.
     circuit: Option<Box<Circuit>>,
+}
+
+impl KeyHistory {
+    /// A request ended. Whether the host answered the first one is known later.
+    fn end_request(&mut self, now: Moment) {
+        if self.ended_at.replace(now).is_none() {
+            self.circuit.get_or_insert_default().never_answered = true;
+        }
+    }
 }
 
 /// A key that was never requested.
@@ -118,6 +130,7 @@ impl KeyQueue {
             name,
             references: 0,
             in_flight: 0,
+            is_counted_down: false,
             rest_cause: RestCause::default(),
             free_at: Moment(0),
             timer: None,
@@ -213,7 +226,9 @@ impl KeyQueue {
             _ if ended_at.is_none() || is_rest(delay_ms) => RestCause::Delay,
             _ => RestCause::NotBefore,
         };
-        let circuit = self.history.take().and_then(|past| past.circuit);
+        // What else is known comes from records that were written during the snapshot.
+        let restored = self.history.take().filter(|past| past.ended_at.is_none());
+        let circuit = restored.and_then(|past| past.circuit);
         let past = KeyHistory { ended_at, pace, last_member, last_lane, last_job, circuit };
         self.history = (past != NO_HISTORY).then(|| Box::new(past));
     }
@@ -225,7 +240,8 @@ impl KeyQueue {
 
     /// Restores what it remembers of requests without an answer.
     pub(crate) fn restore_circuit(&mut self, circuit: Circuit) {
-        self.history_mut().circuit = Some(circuit.into());
+        let circuit = Some(circuit.into());
+        self.history = Some(Box::new(KeyHistory { circuit, ..KeyHistory::default() }));
     }
 
     /// Counts an active entry that refers to this key.
@@ -341,7 +357,7 @@ impl KeyQueue {
     /// Ends a request, or a lost lease, at `now`: the key rests for at least `delay_ms`.
     pub(crate) fn request_ended(&mut self, now: Moment, delay_ms: u64, rest: RecordedRest) {
         self.request_not_made();
-        self.history_mut().ended_at = Some(now);
+        self.history_mut().end_request(now);
         self.apply_rest(now, rest);
         let pace_ms = self.pace_at(now);
         let shortest_ms =
@@ -359,14 +375,21 @@ impl KeyQueue {
             return;
         }
         let past = self.history_mut();
-        past.ended_at = Some(now);
+        past.end_request(now);
         if let Some(circuit) = &mut past.circuit {
             circuit.rests_from = now;
         }
         self.rest_for(delay_ms, self.pace_at(now));
     }
 
-    /// The host has answered, or is not watched any more.
+    /// Requests without an answer do not count any more.
+    pub(crate) fn reset_circuit(&mut self) {
+        if let Some(circuit) = self.history.as_mut().and_then(|past| past.circuit.as_mut()) {
+            circuit.reset();
+        }
+    }
+
+    /// The host has answered.
     pub(crate) fn close_circuit(&mut self) {
         if let Some(past) = &mut self.history {
             past.circuit = None;
@@ -457,6 +480,18 @@ impl KeyQueue {
     /// Reports whether the host is down and given up, with this entry.
     pub(crate) fn gives_up(&self, entry: EntryId) -> bool {
         self.circuit().is_some_and(|circuit| entry <= circuit.given_up)
+    }
+
+    /// Reports whether the host is down.
+    pub(crate) fn is_down(&self) -> bool {
+        self.circuit().is_some_and(Circuit::is_down)
+    }
+
+    /// Reports whether the host is down after another request without an answer.
+    pub(crate) fn is_down_next(&self) -> bool {
+        let past = self.history();
+        let new = Circuit { never_answered: past.ended_at.is_none(), ..Circuit::default() };
+        past.circuit.as_deref().unwrap_or(&new).is_down_next()
     }
 
     /// Returns the earliest next try, if the host is down.

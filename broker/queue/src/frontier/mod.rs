@@ -103,6 +103,8 @@ pub(crate) struct Frontier {
     dormant: DormantEntries,
     last_entry_id: EntryId,
     keys: Keys,
+    /// Keys with waiting entries whose host is down.
+    keys_down: usize,
     /// The order of release of the entries that any member may receive, and of those that need a
     /// browser. A key may be in both.
     ready: [ReadyKeys; 2],
@@ -125,6 +127,7 @@ impl Frontier {
             dormant: DormantEntries::default(),
             last_entry_id: 0,
             keys: Keys::default(),
+            keys_down: 0,
             ready: [ReadyKeys::new(false), ReadyKeys::new(true)],
             loading: Default::default(),
             wakes: Timers::default(),
@@ -214,7 +217,12 @@ impl Frontier {
 
     /// Reports whether the host of an active entry's next (or current) request is down.
     pub(crate) fn is_down(&self, id: EntryId) -> bool {
-        self.keys[self.get(id).gate()].next_try().is_some()
+        self.keys[self.get(id).gate()].is_down()
+    }
+
+    /// Counts the keys with waiting entries whose host is down.
+    pub(crate) fn keys_down(&self) -> usize {
+        self.keys_down
     }
 
     /// Returns all active entries, in no order.
@@ -487,8 +495,8 @@ impl Frontier {
     }
 
     /// Requests of a key without an answer do not count any more. The caller refreshes the key.
-    pub(crate) fn close_circuit(&mut self, key: KeyId) {
-        self.keys[key].close_circuit();
+    pub(crate) fn reset_circuit(&mut self, key: KeyId) {
+        self.keys[key].reset_circuit();
     }
 
     /// A restored task is in flight with a request that has not ended.

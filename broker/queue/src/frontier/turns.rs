@@ -39,6 +39,9 @@ impl Frontier {
                 self.wakes.set(at, Wake::Key(key));
             }
         }
+        let is_down = queue.is_down() && queue.has_waiting();
+        let was_down = std::mem::replace(&mut queue.is_counted_down, is_down);
+        self.keys_down = self.keys_down + usize::from(is_down) - usize::from(was_down);
         if is_forgettable {
             self.keys.remove(key);
             self.loading.iter_mut().for_each(|loading| loading.end(key));

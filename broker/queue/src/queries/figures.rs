@@ -28,6 +28,8 @@ pub struct GroupFigures {
     pub credit: u64,
     /// Keys in memory.
     pub keys: u64,
+    /// Keys with waiting entries whose host does not answer.
+    pub keys_down: u64,
     /// Keys that only wait for a member; 0 while the group is paused.
     pub ready_keys: u64,
     /// Open, closed and finished jobs that the group remembers.
@@ -84,6 +86,7 @@ impl GroupFigures {
             members,
             credit,
             keys,
+            keys_down,
             ready_keys,
             jobs,
             completed,
@@ -104,6 +107,7 @@ impl GroupFigures {
         self.members += members;
         self.credit += credit;
         self.keys += keys;
+        self.keys_down += keys_down;
         self.ready_keys += ready_keys;
         self.completed += completed;
         self.failed += failed;
@@ -135,6 +139,7 @@ impl Group {
             members: status.members,
             credit: self.leases.members().free_credit() as u64,
             keys: status.keys,
+            keys_down: status.keys_down,
             ready_keys: if self.is_paused { 0 } else { ready as u64 },
             completed: status.completed,
             failed: status.failed,

@@ -172,6 +172,7 @@ impl Group {
             lost: totals.lost,
             unkeyed: totals.unkeyed,
             keys: self.frontier.keys().len() as u64,
+            keys_down: self.frontier.keys_down() as u64,
             figures: self.figures.of_group(),
             settings: self.config.status(),
             rate: None,

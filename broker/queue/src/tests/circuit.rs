@@ -10,9 +10,9 @@ use crate::{GroupQuery, Input, Operation, TaskMessage};
 
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 60 * MINUTE_MS;
-/// Longer than any backoff in these tests.
-const BACKOFF_MS: u64 = 1000;
-/// The rests of a host that is down, until it is given up.
+/// How long a page without an answer lets the others of its host go first.
+const OTHERS_FIRST_MS: u64 = 15_000;
+/// The rests of a host that answered before and is down, until it is given up.
 const RESTS_MS: [u64; 8] = [
     MINUTE_MS,
     2 * MINUTE_MS,
@@ -33,8 +33,18 @@ impl Bench {
     }
 }
 
-/// A group with this many URLs of one host, and a worker for one task at a time.
+/// A group with this many URLs of one host that has answered once, and a worker for one task at a
+/// time.
 fn bench(urls: u32, settings: &[(&str, &str)]) -> Bench {
+    let mut bench = never_answered(urls + 1, settings);
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    bench.events.clear();
+    bench
+}
+
+/// The same with a host that has not answered.
+fn never_answered(urls: u32, settings: &[(&str, &str)]) -> Bench {
     let settings = [&[("delay", "0"), ("backoff", "1ms")], settings].concat();
     let mut bench = Bench::new(&settings);
     for url in 0..urls {
@@ -97,11 +107,66 @@ fn host_that_does_not_answer_is_tried_after_longer_and_longer_rests() {
         nack(&mut bench, &task, "dns");
     }
     // The entry of the last try waits for its backoff.
-    bench.wait(BACKOFF_MS);
+    bench.wait(OTHERS_FIRST_MS);
     let dead = bench.dead();
     assert_eq!(dead.len(), 20, "{dead:?}");
     assert!(dead.iter().all(|letter| letter.contains(" reason=down group=crawlers ")), "{dead:?}");
     assert!(bench.group.is_idle());
+}
+
+// PROTOCOL: T17
+#[test]
+fn host_that_has_never_answered_is_given_up_after_three_tries() {
+    let mut bench = never_answered(20, &[]);
+    unanswered(&mut bench, 1);
+    for rest_ms in [2000, 4000, 8000] {
+        let task = next_try(&mut bench, rest_ms);
+        assert!(bench.events.is_empty(), "nothing is given up: {:?}", bench.events);
+        nack(&mut bench, &task, "connect");
+    }
+    bench.wait(OTHERS_FIRST_MS);
+    let dead = bench.dead();
+    assert_eq!(dead.len(), 20, "{dead:?}");
+    assert!(dead.iter().all(|letter| letter.contains(" reason=down ")), "{dead:?}");
+    for url in ["http://a.org/later", "http://a.org/latest"] {
+        bench.publish(url);
+    }
+    let task = next_try(&mut bench, 16_000 - OTHERS_FIRST_MS);
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    // From here on it is a host that has answered.
+    unanswered(&mut bench, 2);
+}
+
+// PROTOCOL: T17
+#[test]
+fn pages_that_were_not_requested_are_tried_first() {
+    let mut bench = never_answered(4, &[]);
+    for wait_ms in [0, 2000, 4000] {
+        bench.wait(wait_ms);
+        unanswered(&mut bench, 1);
+    }
+    let task = next_try(&mut bench, 8000);
+    assert_eq!(task.payload, "http://a.org/3");
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    // The others, perhaps for a port that is closed, fail on their own.
+    bench.wait(OTHERS_FIRST_MS);
+    unanswered(&mut bench, 3 * 3 - 1);
+    assert_eq!(bench.dead().len(), 3, "{:?}", bench.events);
+    assert!(bench.dead()[0].contains(" reason=max-attempts "), "{:?}", bench.events);
+}
+
+// PROTOCOL: T17
+#[test]
+fn page_that_is_alone_on_its_host_waits_for_it() {
+    let mut bench = never_answered(1, &[]);
+    unanswered(&mut bench, 1);
+    let explained = explain(&mut bench, "a.org");
+    assert!(explained.contains(" waiting=1 pending because=down free-in=1"), "{explained}");
+    assert_eq!(bench.group.status().keys_down, 1);
+    bench.wait(2000);
+    let task = bench.task();
+    bench.ack(A, &task.id, Outcome::Done, &[]);
+    assert_eq!(bench.group.status().keys_down, 0);
 }
 
 // PROTOCOL: T17
@@ -208,7 +273,7 @@ fn give_up(bench: &mut Bench) {
         let task = next_try(bench, rest_ms);
         nack(bench, &task, "dns");
     }
-    bench.wait(BACKOFF_MS);
+    bench.wait(OTHERS_FIRST_MS);
 }
 
 // PROTOCOL: T17
@@ -221,14 +286,14 @@ fn host_that_was_given_up_gets_one_try_an_hour() {
     for url in 0..5 {
         bench.publish(&format!("http://a.org/later/{url}"));
     }
-    let task = next_try(&mut bench, HOUR_MS - BACKOFF_MS);
+    let task = next_try(&mut bench, HOUR_MS - OTHERS_FIRST_MS);
     assert_eq!(task.payload, "http://a.org/later");
     bench.publish("http://a.org/latest");
     nack(&mut bench, &task, "dns");
-    bench.wait(BACKOFF_MS);
+    bench.wait(OTHERS_FIRST_MS);
     assert_eq!(bench.events.len(), 7, "everything that waited: {:?}", bench.events);
     bench.publish("http://a.org/again");
-    let task = next_try(&mut bench, HOUR_MS - BACKOFF_MS);
+    let task = next_try(&mut bench, HOUR_MS - OTHERS_FIRST_MS);
     bench.ack(A, &task.id, Outcome::Done, &[]);
     bench.publish("http://a.org/at-once");
     bench.task();
@@ -239,6 +304,7 @@ fn host_that_was_given_up_gets_one_try_an_hour() {
 fn retry_of_an_operator_ends_the_rest() {
     let mut bench = down(&[]);
     give_up(&mut bench);
+    bench.events.clear();
     let selection = EntrySelection { entry: Some(7), ..EntrySelection::default() };
     let operation = Operation::Retry(selection);
     bench.feed(Input::Operate { requester: A.requester(), operation });
@@ -248,14 +314,18 @@ fn retry_of_an_operator_ends_the_rest() {
 // PROTOCOL: T17, T7
 #[test]
 fn job_with_a_dead_host_ends() {
-    let mut bench = bench(0, &[("page-ready", "on"), ("max-attempts", "100")]);
+    let mut bench = never_answered(0, &[("page-ready", "on")]);
     bench.open("docs", &[]);
     for url in 0..12 {
         bench.publish(&format!("http://a.org/{url} job=docs"));
     }
     bench.close("docs");
-    unanswered(&mut bench, 10);
-    give_up(&mut bench);
+    unanswered(&mut bench, 1);
+    for rest_ms in [2000, 4000, 8000] {
+        let task = next_try(&mut bench, rest_ms);
+        nack(&mut bench, &task, "dns");
+    }
+    bench.wait(OTHERS_FIRST_MS);
     let outcome = bench.events.iter().filter(|(topic, event)| {
         let is_failed = event.contains(" outcome=failed ") && event.contains(" reason=down ");
         *topic == PAGE_READY_TOPIC && is_failed && event.contains(" gave-up=down in-job=docs ")

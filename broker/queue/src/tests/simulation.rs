@@ -160,7 +160,7 @@ const MUTANTS: [(Mutant, Promise, u64); 55] = [
     (Mutant::AsksNever, Promise::NeverAsked, 1),
     (Mutant::OverBudget, Promise::BudgetKept, 1),
     (Mutant::IgnoresJobHold, Promise::BudgetKept, 1),
-    (Mutant::AnnouncedFirst, Promise::NoStarvation, 83),
+    (Mutant::AnnouncedFirst, Promise::NoStarvation, 291),
     (Mutant::NeverWakes, Promise::NoStarvation, 1),
     (Mutant::RenderHoldsBack, Promise::NoStarvation, 1),
     (Mutant::StaysPinned, Promise::NoStarvation, 6),

@@ -40,12 +40,10 @@ const ROBOTS_REDIRECT_FRESH: Duration = Duration::from_mins(10);
 /// A robots.txt that was unreachable for this long, without a stored copy, counts as missing (RFC
 /// 9309 section 2.3.1.4 also says 30 days).
 const ROBOTS_OUTAGE_LONG: Duration = Duration::from_hours(30 * 24);
-/// The next retry of an unreachable robots.txt comes after as much time as the outage has lasted,
-/// but at least this and at most `ROBOTS_OUTAGE_PAUSE_MAX`. The minimum is the group's first
-/// backoff, so that a name which never answers does not delay a job.
-pub(crate) const ROBOTS_OUTAGE_PAUSE_MIN: Duration = Duration::from_secs(2);
-/// A host that is back after a long outage is noticed within this time.
-pub(crate) const ROBOTS_OUTAGE_PAUSE_MAX: Duration = Duration::from_mins(5);
+/// An unreachable robots.txt is not requested again for this long, so that not every page of its
+/// origin requests it. No longer than the first rest of a host that does not answer, and than the
+/// group's first backoff: these decide when the next page is tried.
+const ROBOTS_OUTAGE_PAUSE: Duration = Duration::from_secs(2);
 /// Authorities with an unreachable robots.txt, each with a line of text. An evicted one costs a
 /// request.
 const ROBOTS_OUTAGES_MAX: usize = 10_000;
@@ -105,9 +103,8 @@ pub(super) enum RobotsStep {
     Known(Arc<RobotsRules>),
     /// The server redirects to another URL, which is the next request.
     Redirected(RobotsRedirect),
-    /// Unreachable: nothing of this origin may be fetched; the next retry is due after this
-    /// time.
-    Unreachable(Failure, Duration),
+    /// Unreachable: nothing of this origin may be fetched.
+    Unreachable(Failure),
 }
 
 /// The values loaded from the disk for an origin.
@@ -134,11 +131,10 @@ impl RobotsCache {
         (now < begun.at + ROBOTS_REDIRECT_FRESH).then(|| begun.redirect.clone())
     }
 
-    /// Why a page's robots.txt is unreachable, and the time until the next retry.
-    pub(super) fn outage(&self, page: &CanonicalUrl, now: Instant) -> Option<(Failure, Duration)> {
+    /// Why a page's robots.txt is unreachable, until it may be requested again.
+    pub(super) fn outage(&self, page: &CanonicalUrl, now: Instant) -> Option<Failure> {
         let outage = self.outages.get(page.origin())?;
-        let left = outage.retry_at.saturating_duration_since(now);
-        (!left.is_zero()).then(|| (outage.failure.clone(), left))
+        (now < outage.retry_at).then(|| outage.failure.clone())
     }
 
     /// Restores a stored copy, unless the cached one is as new. A copy from the future (the clock
@@ -238,11 +234,13 @@ impl RobotsCache {
             self.insert_rules(page, rules, ROBOTS_STALE_EXTENSION, now.instant)
         } else {
             let failure = failure.with_context("robots.txt: ");
-            let pause = age.clamp(ROBOTS_OUTAGE_PAUSE_MIN, ROBOTS_OUTAGE_PAUSE_MAX);
-            let (cached, ask_again) = (failure.clone(), now.instant + pause);
-            let outage = CachedOutage { failure: cached, since_unix_s: since, retry_at: ask_again };
+            let outage = CachedOutage {
+                failure: failure.clone(),
+                since_unix_s: since,
+                retry_at: now.instant + ROBOTS_OUTAGE_PAUSE,
+            };
             insert_bounded(&mut self.outages, origin.to_owned(), outage, ROBOTS_OUTAGES_MAX);
-            RobotsStep::Unreachable(failure, pause)
+            RobotsStep::Unreachable(failure)
         };
         (step, remember)
     }

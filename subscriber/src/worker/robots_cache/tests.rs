@@ -64,7 +64,7 @@ fn a_missing_file_allows_all_and_an_unreachable_one_nothing() {
     for (fetched, expected) in
         [(&answer(500, ""), true), (&answer(429, ""), true), (&refused, false)]
     {
-        let RobotsStep::Unreachable(failure, _) = conclude(&mut verdicts, fetched, now) else {
+        let RobotsStep::Unreachable(failure) = conclude(&mut verdicts, fetched, now) else {
             panic!("the rules are unknown")
         };
         assert_eq!(failure.is_transient(), expected);
@@ -74,23 +74,20 @@ fn a_missing_file_allows_all_and_an_unreachable_one_nothing() {
 }
 
 #[test]
-fn the_retry_pause_grows_with_the_length_of_the_outage() {
+fn the_retry_pause_does_not_grow_with_the_outage() {
     let (mut verdicts, start) = (RobotsCache::default(), Instant::now());
     let (page, began) = (url("http://a.example/x"), 1_000 * DAY_S);
-    let (shortest, longest) =
-        (ROBOTS_OUTAGE_PAUSE_MIN.as_secs(), ROBOTS_OUTAGE_PAUSE_MAX.as_secs());
-    for (after_s, pause_s) in
-        [(0, shortest), (1, shortest), (9, 9), (100, 100), (longest, longest), (DAY_S, longest)]
-    {
+    for after_s in [0, 1, 9, 100, DAY_S] {
         let now = at(start + Duration::from_secs(after_s), began + after_s);
-        // Without a stored outage.
-        let (step, _) = conclude_at(&mut verdicts, &answer(503, ""), None, now);
-        let RobotsStep::Unreachable(failure, pause) = step else { panic!("{step:?}") };
-        assert_eq!(pause.as_secs(), pause_s, "{after_s}");
+        let outage = RobotsRecord::outage(began, began);
+        let stored = Some(&outage.value).filter(|_| after_s != 9);
+        let (step, _) = conclude_at(&mut verdicts, &answer(503, ""), stored, now);
+        let RobotsStep::Unreachable(failure) = step else { panic!("{step:?}") };
+        let before = now.instant + ROBOTS_OUTAGE_PAUSE - Duration::from_millis(1);
         for url in [&page, &url("http://a.example/y")] {
-            assert_eq!(verdicts.outage(url, now.instant), Some((failure.clone(), pause)));
+            assert_eq!(verdicts.outage(url, before), Some(failure.clone()));
         }
-        assert_eq!(verdicts.outage(&page, now.instant + pause), None);
+        assert_eq!(verdicts.outage(&page, now.instant + ROBOTS_OUTAGE_PAUSE), None);
         assert_eq!(verdicts.outage(&url("https://a.example/x"), now.instant), None);
     }
     let now = start + Duration::from_secs(DAY_S);
@@ -143,7 +140,7 @@ fn a_failed_redirect_starts_again() {
     let (mut verdicts, now) = (RobotsCache::default(), Instant::now());
     let away = Fetched { status: Some(302), location: Some("/r".to_owned()), ..Fetched::default() };
     assert!(matches!(conclude(&mut verdicts, &away, now), RobotsStep::Redirected(_)));
-    assert!(matches!(conclude(&mut verdicts, &answer(503, ""), now), RobotsStep::Unreachable(..)));
+    assert!(matches!(conclude(&mut verdicts, &answer(503, ""), now), RobotsStep::Unreachable(_)));
     assert_eq!(verdicts.pending_redirect(&url("http://a.example/"), now), None);
 }
 

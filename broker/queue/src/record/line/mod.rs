@@ -183,7 +183,6 @@ structs! {
     RuleHistory { last_number, lifted, reboot_at, last_at_reboot }
     SettingsChanges { count, opened }
     AgainRequest { url, key, member }
-    Circuit { unanswered, rests_from, tried, given_up }
     KeyState {
         free_at,
         ended_at,
@@ -281,6 +280,30 @@ impl LineValue for PassCounts {
             budget,
             duplicates,
             cancelled,
+        })
+    }
+}
+
+/// `never_answered`, which earlier versions do not know, is left out if it is false.
+impl LineValue for Circuit {
+    fn write(&self, line: &mut String) {
+        let Self { unanswered, rests_from, tried, given_up, never_answered } = self;
+        unanswered.write(line);
+        rests_from.write(line);
+        tried.write(line);
+        given_up.write(line);
+        if *never_answered {
+            never_answered.write(line);
+        }
+    }
+
+    fn read(fields: &mut LineFields<'_>) -> Option<Self> {
+        Some(Self {
+            unanswered: LineValue::read(fields)?,
+            rests_from: LineValue::read(fields)?,
+            tried: LineValue::read(fields)?,
+            given_up: LineValue::read(fields)?,
+            never_answered: fields.0.is_some() && LineValue::read(fields)?,
         })
     }
 }

@@ -296,6 +296,7 @@ impl World {
             let url = words.next().expect("split returns at least one part");
             self.announcement_check.given_up(url);
             self.outcome_check.dead_letter(url);
+            self.priority_check.given_up(url);
             // The operator may retry the entry at any time.
             self.due_check.want(url, Moment(0));
             if let Some(name) = words.find_map(|word| word.strip_prefix("job=")) {

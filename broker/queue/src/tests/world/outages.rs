@@ -13,11 +13,15 @@ use crate::entry::EntryId;
 use crate::moment::Moment;
 use crate::tests::site::{HOSTS, host_of, page};
 
-/// Requests without an answer after which a host is down.
-const UNANSWERED_MAX: u32 = 10;
 const MINUTE_MS: u64 = 60_000;
-/// The least time for which a host is down before it is given up: the sum of its rests.
+/// Requests without an answer after which a host that has answered is down, and the least time for
+/// which it is down before it is given up: the sum of its rests.
+const UNANSWERED_MAX: u32 = 10;
 const GIVEN_UP_AFTER_MS: u64 = 183 * MINUTE_MS;
+/// The same for a host that has never answered, with its first rest, and how many tries it gets.
+const NEVER_ANSWERED_MS: u64 = 14_000;
+const NEVER_ANSWERED_REST_MS: u64 = 2000;
+const NEVER_ANSWERED_TRIES: u32 = 3;
 /// Longest outage that ends.
 const OUTAGE_MS_MAX: u64 = 15 * MINUTE_MS;
 /// Hosts that do not answer at a time.
@@ -41,6 +45,11 @@ pub(super) struct OutageCheck {
     unanswered_since: BTreeMap<String, Moment>,
     /// Failed attempts of each entry that count, since it was last given up.
     failures: BTreeMap<EntryId, u32>,
+    /// Hosts that have answered at least once.
+    ever_answered: BTreeSet<String>,
+    /// Entries that got an answer, and failed. The group remembers that their host has answered,
+    /// unless an operator has retried them.
+    answered: BTreeSet<EntryId>,
     /// Pages that got no answer at least once.
     unanswered_pages: BTreeSet<String>,
     /// Entries that were given up after too many attempts, until the outcome of the last attempt is
@@ -57,18 +66,43 @@ struct KnownOutage {
     unanswered: u32,
     rests_from: Moment,
     tried: Option<TaskId>,
+    /// Whether the group knows that the host has answered before; `None` if it may have forgotten
+    /// that.
+    has_answered: Option<bool>,
     /// An operator has retried pages, perhaps of this host. It then rests longer or not at all.
     is_retried: bool,
 }
 
 impl KnownOutage {
+    /// Whether it is down for certain.
     fn is_down(&self) -> bool {
-        self.unanswered >= UNANSWERED_MAX
+        self.unanswered >= UNANSWERED_MAX || self.unanswered > 0 && self.has_answered == Some(false)
     }
 
-    fn rest_ms(&self) -> u64 {
-        let failed_tries = self.unanswered.saturating_sub(UNANSWERED_MAX);
-        (MINUTE_MS << failed_tries.min(6)).min(HOUR_MS)
+    /// Its shortest and its longest rest.
+    fn rests_ms(&self) -> [u64; 2] {
+        let answered = match self.unanswered.checked_sub(UNANSWERED_MAX) {
+            Some(failed_tries) => (MINUTE_MS << failed_tries.min(6)).min(HOUR_MS),
+            None => 0,
+        };
+        let never = match self.unanswered.checked_sub(1) {
+            Some(failed_tries) => NEVER_ANSWERED_REST_MS << failed_tries.min(NEVER_ANSWERED_TRIES),
+            None => 0,
+        };
+        match self.has_answered {
+            Some(true) => [answered; 2],
+            Some(false) => [never; 2],
+            // If it has not, some of the requests were none of the group's tries.
+            None => [answered.min(NEVER_ANSWERED_REST_MS), answered.max(never)],
+        }
+    }
+
+    fn least_rest_ms(&self) -> u64 {
+        self.rests_ms()[0]
+    }
+
+    fn longest_rest_ms(&self) -> u64 {
+        self.rests_ms()[1]
     }
 }
 
@@ -81,6 +115,8 @@ impl OutageCheck {
             known: BTreeMap::new(),
             unanswered_since: BTreeMap::new(),
             failures: BTreeMap::new(),
+            ever_answered: BTreeSet::new(),
+            answered: BTreeSet::new(),
             unanswered_pages: BTreeSet::new(),
             given_up: BTreeMap::new(),
             restarted: Moment(0),
@@ -117,14 +153,15 @@ impl OutageCheck {
     pub(super) fn retried(&mut self) {
         let retried = || KnownOutage { is_retried: true, ..KnownOutage::default() };
         self.known.values_mut().for_each(|outage| *outage = retried());
+        self.answered.clear();
     }
 
     /// Whether a host rests, as far as the group can know.
     pub(super) fn may_rest(&self, host: &str, now: Moment) -> bool {
         self.known.get(host).is_some_and(|outage| {
             outage.is_retried
-                || outage.is_down()
-                    && now <= outage.rests_from.max(self.restarted) + outage.rest_ms() + 1
+                || outage.unanswered > 0
+                    && now <= outage.rests_from.max(self.restarted) + outage.longest_rest_ms() + 1
         })
     }
 
@@ -147,8 +184,8 @@ impl OutageCheck {
             self.known.remove(&host);
             return Ok(());
         }
-        if outage.is_down() {
-            let next = outage.rests_from + outage.rest_ms();
+        if outage.unanswered > 0 {
+            let next = outage.rests_from + outage.least_rest_ms();
             // After a retry, the group may have known of the outage before.
             Promise::DownRests.holds(at >= next || outage.is_retried, || {
                 format!("{host} is down and is tried {} too early: {outage:?}", between(at, next))
@@ -191,7 +228,12 @@ impl OutageCheck {
             WorkerCommand::Unanswered { .. } => {
                 self.unanswered_since.entry(host.clone()).or_insert(at);
                 self.unanswered_pages.insert(received.url.clone());
-                let outage = self.known.entry(host).or_default();
+                let has_answered = match self.ever_answered.contains(&host) {
+                    true => self.answered.contains(&id.entry).then_some(true),
+                    false => Some(false),
+                };
+                let new = || KnownOutage { has_answered, ..KnownOutage::default() };
+                let outage = self.known.entry(host).or_insert_with(new);
                 if !outage.is_down() {
                     *self.failures.entry(id.entry).or_default() += 1;
                 } else if outage.tried.as_ref() != Some(id) {
@@ -211,12 +253,13 @@ impl OutageCheck {
                     && !received.has_ended
                 {
                     outage.tried = None;
-                    outage.rests_from = Moment(at.0.saturating_sub(outage.rest_ms()));
+                    outage.rests_from = Moment(at.0.saturating_sub(outage.longest_rest_ms()));
                 }
             }
             WorkerCommand::Nack { back, .. } => {
                 if matches!(back, RetryMode::Counted { .. } | RetryMode::Never) {
                     *self.failures.entry(id.entry).or_default() += 1;
+                    self.answered.insert(id.entry);
                 }
                 self.answered_by(&host);
             }
@@ -226,6 +269,7 @@ impl OutageCheck {
 
     /// The group knows that a host has answered.
     fn answered_by(&mut self, host: &str) {
+        self.ever_answered.insert(host.to_owned());
         self.known.remove(host);
         self.unanswered_since.remove(host);
     }
@@ -235,7 +279,12 @@ impl OutageCheck {
         match Payload::parse(event).attribute("gave-up") {
             Some("down") => {
                 let mut since = self.unanswered_since.values();
-                let is_over = since.any(|since| now.since(*since) >= GIVEN_UP_AFTER_MS);
+                // Its next request may be for another host, of which the group knows less.
+                let host = host_of(event.split(' ').next().unwrap_or_default());
+                let is_of_host = self.unanswered_since.contains_key(&host);
+                let has_answered = is_of_host && self.answered.contains(&entry);
+                let least_ms = if has_answered { GIVEN_UP_AFTER_MS } else { NEVER_ANSWERED_MS };
+                let is_over = since.any(|since| now.since(*since) >= least_ms);
                 Promise::OutageLosesNothing.holds(is_over, || {
                     format!("given up after a short outage: {event}, {:?}", self.unanswered_since)
                 })

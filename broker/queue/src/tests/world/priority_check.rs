@@ -85,6 +85,12 @@ impl PriorityCheck {
         self.begun.insert(url.to_owned());
     }
 
+    /// A page was given up, perhaps before its first release.
+    pub(super) fn given_up(&mut self, url: &str) {
+        self.waiting.values_mut().for_each(|lane| drop(lane.remove(url)));
+        self.ignore(url);
+    }
+
     /// There may be a rule about this host: the order of the pages that wait there is not checked.
     pub(super) fn ignore_host(&mut self, host: u64) {
         let Self { waiting, begun, .. } = self;

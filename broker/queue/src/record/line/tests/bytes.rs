@@ -292,9 +292,9 @@ fn snapshot() -> Vec<SnapshotItem> {
     };
     let dead = |reason| SnapshotItem::Dead { entry: Box::new(held_entry()), reason };
     let key = |state| SnapshotItem::Key { key: "a.test".into(), state };
-    let circuit = |tried| SnapshotItem::Circuit {
+    let circuit = |tried, never_answered| SnapshotItem::Circuit {
         key: "a.test".into(),
-        circuit: Circuit { unanswered: 11, rests_from: AT, tried, given_up: 7 },
+        circuit: Circuit { unanswered: 11, rests_from: AT, tried, given_up: 7, never_answered },
     };
     let open = Job::new(PASS, job_name(), JobSettings::default(), JobState::Open);
     vec![
@@ -326,8 +326,9 @@ fn snapshot() -> Vec<SnapshotItem> {
         key(EMPTY_KEY_STATE),
         key(key_state(Lane::Announced)),
         key(key_state(Lane::Job(4))),
-        circuit(None),
-        circuit(Some(1)),
+        circuit(None, false),
+        circuit(Some(1), false),
+        circuit(Some(1), true),
         SnapshotItem::Entry(Box::new(Entry::new(plain_admission()))),
         SnapshotItem::Entry(Box::new(held_entry())),
         SnapshotItem::Repair { pass: PASS, entry: Box::new(Entry::new(plain_admission())) },
