@@ -23,8 +23,9 @@ Examples:
 
 The first line is that of the dashboard. Not well is: a topic that rejects events; a group that is
 damaged, stands still, is paused with waiting work, or has no worker for it or too few; a paused job
-with unfinished URLs; dead letters; a disk that is nearly full; a certificate that expires within two
-weeks; a crawler of this process that cannot store pages; lost audit records; no answer.
+with unfinished URLs; many dead letters outside of jobs; a running job with many failed pages; a disk
+that is nearly full; a certificate that expires within two weeks; a crawler of this process that
+cannot store pages; lost audit records; no answer.
 
 A broker of an older version may not say whether all is well; what it does not know is shown as -.
 

@@ -26,16 +26,19 @@ pub(super) struct DeadLetter {
 pub(super) struct DeadLetters {
     letters: VecDeque<DeadLetter>,
     bytes: usize,
+    /// Those that belong to no job, which counts its failed pages itself.
+    without_job: usize,
 }
 
 impl DeadLetters {
     /// Adds an entry, and evicts the oldest ones beyond the limits.
     pub(super) fn push(&mut self, entry: Entry, reason: &'static str, config: &GroupConfig) {
         self.bytes += entry.admitted.bytes();
+        self.without_job += usize::from(entry.admitted.job.is_none());
         self.letters.push_back(DeadLetter { entry, reason });
         while self.letters.len() > config.dead_max || self.bytes > config.dead_bytes_max {
             let Some(oldest) = self.letters.pop_front() else { return };
-            self.bytes -= oldest.entry.admitted.bytes();
+            self.uncount(&oldest);
         }
     }
 
@@ -46,8 +49,19 @@ impl DeadLetters {
             .into_iter()
             .partition(|buried| wanted.contains(&buried.entry.admitted.id));
         self.letters = kept.into();
-        self.bytes -= taken.iter().map(|buried| buried.entry.admitted.bytes()).sum::<usize>();
+        taken.iter().for_each(|buried| self.uncount(buried));
         taken
+    }
+
+    fn uncount(&mut self, removed: &DeadLetter) {
+        let admitted = &removed.entry.admitted;
+        self.bytes -= admitted.bytes();
+        self.without_job -= usize::from(admitted.job.is_none());
+    }
+
+    /// Counts those that belong to no job.
+    pub(super) fn without_job(&self) -> usize {
+        self.without_job
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &DeadLetter> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use tidings_protocol::GroupName;
 use tidings_protocol::readable::{format_bytes, format_count, format_duration, plural};
-use tidings_queue::queries::figures::JobFigures;
+use tidings_queue::queries::figures::{GroupFigures, JobFigures};
 
 use super::snapshot::Snapshot;
 use crate::groups::{PublishedFigures, StopReason};
@@ -28,6 +28,17 @@ const NAMES_MAX: usize = 5;
 
 /// Seconds for which the workers of a group may be busy.
 const BUSY_S_MAX: u64 = 60;
+
+/// Dead letters of a group that are a problem, whatever their share.
+const DEAD_MAX: u64 = 1000;
+
+/// Fewer are a problem if they are more than one in this many of what has ended.
+const DEAD_SHARE: u64 = 20;
+
+/// Failed pages of a running job that are a problem, if they are more than one in this many of its
+/// ended pages. Some hosts of every long list are dead.
+const JOB_FAILED_MIN: u64 = 100;
+const JOB_FAILED_SHARE: u64 = 4;
 
 /// One thing that is not well. Its text is `<severity> <sentence>`.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,11 +108,8 @@ impl Snapshot {
             let busy_s = figures.starved_since.map_or(0, |since| self.now.since(since) / 1000);
             problems.extend(group_problem(name, figures, busy_s));
             problems.extend(figures.group.newest_jobs.iter().filter_map(paused_job));
-            let dead = figures.group.dead_kept;
-            if dead > 0 {
-                let sentence = format!("{} in group {name}.", plural(dead, "dead letter"));
-                problems.push(warn(sentence, "dead"));
-            }
+            problems.extend(dead_problem(name, &figures.group));
+            problems.extend(figures.group.newest_jobs.iter().filter_map(job_problem));
         }
         problems.extend(self.disk.and_then(|disk| disk_problem(disk.free, disk.reserve())));
         let expiry = self.certificate_expiry_unix_s;
@@ -196,6 +204,23 @@ fn paused_job(job: &JobFigures) -> Option<Problem> {
     (*is_paused && *unfinished > 0).then(|| warn(sentence, format!("jobs/{name}")))
 }
 
+/// Failed pages of a job are a result of the job, and not dead letters that somebody must look at.
+fn dead_problem(name: &GroupName, group: &GroupFigures) -> Option<Problem> {
+    let dead = group.dead_without_job;
+    let is_many = dead >= DEAD_MAX || dead * DEAD_SHARE > group.completed + group.dead;
+    let sentence = format!("{} in group {name}.", plural(dead, "dead letter"));
+    is_many.then(|| warn(sentence, "dead"))
+}
+
+fn job_problem(job: &JobFigures) -> Option<Problem> {
+    let JobFigures { name, is_done, completed, failed, .. } = job;
+    let ended = completed + failed;
+    let is_many = *failed >= JOB_FAILED_MIN && failed * JOB_FAILED_SHARE > ended;
+    let (failed, ended) = (format_count(*failed), plural(ended, "page"));
+    let sentence = format!("{failed} of {ended} of job {name} have failed.");
+    (is_many && !is_done).then(|| warn(sentence, format!("jobs/{name}")))
+}
+
 fn disk_problem(free: u64, reserve: u64) -> Option<Problem> {
     let problem = if free < 4 * reserve { bad } else { warn };
     let (left, reserved) = (format_bytes(free), format_bytes(reserve));
@@ -272,6 +297,34 @@ mod tests {
         let expected = "bad Only 1.5 GB are free on the disk; below 537 MB, events are rejected.";
         assert_eq!(shown(disk_problem(reserve + ROOM_BYTES, reserve)).unwrap(), expected);
         assert!(shown(disk_problem(900, 10)).unwrap().starts_with("warn "));
+    }
+
+    #[test]
+    fn dead_letters_are_a_problem_by_their_share_or_number() {
+        let group = "g".parse().unwrap();
+        for (dead_without_job, dead, completed, expected) in [
+            (0, 20, 0, None),
+            (1, 1, 0, Some("warn 1 dead letter in group g.")),
+            (20, 20, 2_000, None),
+            (101, 101, 1_900, Some("warn 101 dead letters in group g.")),
+            (999, 9_999, 1_000_000, None),
+            (1_000, 9_999, 1_000_000, Some("warn 1,000 dead letters in group g.")),
+        ] {
+            let figures =
+                GroupFigures { dead_without_job, dead, completed, ..GroupFigures::default() };
+            assert_eq!(shown(dead_problem(&group, &figures)).as_deref(), expected);
+        }
+        for (is_done, completed, failed, expected) in [
+            (false, 2_000, 20, None),
+            (false, 0, 99, None),
+            (false, 300, 100, None),
+            (false, 299, 100, Some("warn 100 of 399 pages of job docs have failed.")),
+            (true, 0, 2_020, None),
+        ] {
+            let name = "docs".parse().unwrap();
+            let job = JobFigures { name, is_done, queued: 0, unfinished: 0, completed, failed };
+            assert_eq!(shown(job_problem(&job)).as_deref(), expected);
+        }
     }
 
     #[test]

@@ -73,6 +73,8 @@ fn host_that_never_answers_is_given_up() {
     run_at(&server, &["job", "close", "site"]).expect_code(0);
     let waited = run_at(&server, &["job", "wait", "site"]).expect_code(1);
     assert_eq!(waited.stdout(), ["done: 0 pages, 1 failed"]);
+    // A failed page of a job is a result.
+    run_at(&server, &["status"]).expect_code(0);
     let folder = TempDir::new().unwrap();
     let words = ["crawl", &url, "--allow-private", "--quiet"];
     let crawled = run_tidings(folder.path(), &words).expect_code(1).stdout().concat();

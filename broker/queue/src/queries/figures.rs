@@ -18,6 +18,8 @@ pub struct GroupFigures {
     pub processing: u64,
     /// Dead letters that are kept.
     pub dead_kept: u64,
+    /// Those of them that belong to no job.
+    pub dead_without_job: u64,
     /// Entries that only wait for a member with a browser while no member has one.
     pub without_browser: u64,
     /// Schedules.
@@ -81,6 +83,7 @@ impl GroupFigures {
             waiting,
             processing,
             dead_kept,
+            dead_without_job,
             without_browser,
             scheduled,
             members,
@@ -102,6 +105,7 @@ impl GroupFigures {
         self.waiting += waiting;
         self.processing += processing;
         self.dead_kept += dead_kept;
+        self.dead_without_job += dead_without_job;
         self.without_browser += without_browser;
         self.scheduled += scheduled;
         self.members += members;
@@ -131,6 +135,7 @@ impl Group {
             waiting: status.waiting,
             processing: status.processing,
             dead_kept: status.dead_kept,
+            dead_without_job: self.dead_letters.without_job() as u64,
             without_browser: match status.render_members {
                 Some(0) => status.render_waiting.unwrap_or(0),
                 _ => 0,
