@@ -25,7 +25,7 @@ The first line is that of the dashboard. Not well is: a topic that rejects event
 damaged, stands still, is paused with waiting work, or has no worker for it or too few; a paused job
 with unfinished URLs; many dead letters outside of jobs; a running job with many failed pages; a disk
 that is nearly full; a certificate that expires within two weeks; a crawler of this process that
-cannot store pages; lost audit records; no answer.
+cannot store pages or has lost its network; lost audit records; no answer.
 
 A broker of an older version may not say whether all is well; what it does not know is shown as -.
 

@@ -25,6 +25,7 @@ pub struct CrawlerFigures {
     is_connected: AtomicU64,
     sink_times: Histogram,
     sink_blocked: AtomicU64,
+    network_away: AtomicU64,
 }
 
 impl CrawlerFigures {
@@ -37,10 +38,12 @@ impl CrawlerFigures {
         self.is_connected.store(is_connected.into(), Ordering::Relaxed);
     }
 
-    /// How many tasks the crawler asks for, which is none while a sink cannot store pages.
-    pub(crate) fn set_credit(&self, credit: u32, is_blocked: bool) {
+    /// How many tasks the crawler asks for, which is none while a sink cannot store pages or the
+    /// network is away.
+    pub(crate) fn set_credit(&self, credit: u32, is_blocked: bool, is_away: bool) {
         self.credit.store(credit.into(), Ordering::Relaxed);
         self.sink_blocked.store(is_blocked.into(), Ordering::Relaxed);
+        self.network_away.store(is_away.into(), Ordering::Relaxed);
     }
 
     pub(crate) fn set_held_tasks(&self, count: usize) {
@@ -75,8 +78,14 @@ impl MetricsSource for CrawlerFigures {
     }
 
     fn problem(&self) -> Option<&'static str> {
-        let is_blocked = self.sink_blocked.load(Ordering::Relaxed) != 0;
-        is_blocked.then_some("The crawler of this process cannot store pages.")
+        let is_set = |flag: &AtomicU64| flag.load(Ordering::Relaxed) != 0;
+        if is_set(&self.sink_blocked) {
+            Some("The crawler of this process cannot store pages.")
+        } else if is_set(&self.network_away) {
+            Some("The crawler of this process reaches no server: the network is away.")
+        } else {
+            None
+        }
     }
 }
 
@@ -136,7 +145,7 @@ static CRAWLER: &[Metric<CrawlerFigures>] = &[
     Metric::gauge(
         "tidings_crawler_credit",
         &[],
-        "Tasks that the crawler takes at once; 0 while a sink cannot store pages.",
+        "Tasks that the crawler takes at once; 0 while it cannot store pages or reach servers.",
         |it, out| out.value(it.credit.load(Ordering::Relaxed)),
     ),
     Metric::gauge(
@@ -156,6 +165,12 @@ static CRAWLER: &[Metric<CrawlerFigures>] = &[
         &[],
         "1 while a sink cannot store pages.",
         |it, out| out.value(it.sink_blocked.load(Ordering::Relaxed)),
+    ),
+    Metric::gauge(
+        "tidings_crawler_network_away",
+        &[],
+        "1 while none of the servers that answered last can be reached.",
+        |it, out| out.value(it.network_away.load(Ordering::Relaxed)),
     ),
 ];
 

@@ -322,7 +322,8 @@ mod tests {
             (true, 0, 2_020, None),
         ] {
             let name = "docs".parse().unwrap();
-            let job = JobFigures { name, is_done, queued: 0, unfinished: 0, completed, failed };
+            let (is_paused, queued, unfinished) = (false, 0, 0);
+            let job = JobFigures { name, is_done, is_paused, queued, unfinished, completed, failed };
             assert_eq!(shown(job_problem(&job)).as_deref(), expected);
         }
     }

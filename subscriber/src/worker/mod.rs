@@ -11,6 +11,7 @@ mod feeds;
 mod finish;
 mod host_rests;
 mod key_lock;
+mod network;
 mod page;
 mod part_cache;
 mod parts;
@@ -46,6 +47,7 @@ use tracing::{Instrument, Span};
 
 use self::host_rests::HostRests;
 use self::key_lock::KeyLocks;
+use self::network::NetworkWatch;
 use self::part_cache::PartCache;
 use self::rendering::Renderer;
 use self::revisits::RevisitIndex;
@@ -57,7 +59,7 @@ use crate::config::CrawlerConfig;
 use crate::fetch::{Fetcher, FetcherError};
 use crate::report::{PageId, PageReport};
 use crate::robots::product_token;
-use crate::sink::{OpenError, STOP_CLOSE, Sinks, StoreError};
+use crate::sink::{OpenError, STOP_CLOSE, Sinks};
 use crate::spool::Spools;
 use crate::state::StateStore;
 use crate::traps::Traps;
@@ -147,6 +149,7 @@ struct Crawler {
     /// Hosts that ask clients to wait, if pages are rendered.
     host_rests: Mutex<HostRests>,
     part_cache: PartCache,
+    network: NetworkWatch,
     /// Dropped together with the sinks.
     state: StateStore,
     running: Mutex<HashMap<EntryKey, RunningTask>>,
@@ -226,6 +229,7 @@ pub async fn run(
         host_locks: KeyLocks::default(),
         host_rests: Mutex::default(),
         part_cache: PartCache::default(),
+        network: NetworkWatch::default(),
         state,
         running: Mutex::default(),
         since: Mutex::default(),
@@ -283,9 +287,12 @@ fn worker(config: &CrawlerConfig) -> Worker {
 async fn crawl(crawler: &Arc<Crawler>, worker: &mut Worker) -> Result<(), CrawlError> {
     let mut is_logged = false;
     let trouble = crawler.sinks.trouble();
-    crawler.update_credit(worker, trouble.as_ref());
-    let change = crawler.sinks.trouble_change(trouble.is_some());
+    let (mut is_blocked, mut is_away) = (trouble.is_some(), false);
+    crawler.update_credit(worker, is_blocked, is_away);
+    let change = crawler.sinks.trouble_change(is_blocked);
     tokio::pin!(change);
+    let network = crawler.network.change(is_away);
+    tokio::pin!(network);
     let mut tasks_left = crawler.config.max_tasks;
     let age_limit = crawler.age_limit();
     tokio::pin!(age_limit);
@@ -326,9 +333,14 @@ async fn crawl(crawler: &Arc<Crawler>, worker: &mut Worker) -> Result<(), CrawlE
                     drain(crawler, worker).await;
                     return Err(CrawlError::OutputClosed);
                 }
-                // No tasks while a sink is in trouble.
-                crawler.update_credit(worker, trouble.as_ref());
-                change.set(crawler.sinks.trouble_change(trouble.is_some()));
+                is_blocked = trouble.is_some();
+                crawler.update_credit(worker, is_blocked, is_away);
+                change.set(crawler.sinks.trouble_change(is_blocked));
+            }
+            () = &mut network => {
+                is_away = !is_away;
+                crawler.update_credit(worker, is_blocked, is_away);
+                network.set(crawler.network.change(is_away));
             }
         }
     }
@@ -390,12 +402,13 @@ async fn drain(crawler: &Arc<Crawler>, worker: &mut Worker) {
 }
 
 impl Crawler {
-    /// Sets the number of tasks to ask for: 0 while a sink is in trouble, and never more than all.
-    fn update_credit(&self, worker: &mut Worker, trouble: Option<&StoreError>) {
+    /// Sets the number of tasks to ask for: 0 while a sink is in trouble or the network is away, and
+    /// never more than all.
+    fn update_credit(&self, worker: &mut Worker, is_blocked: bool, is_away: bool) {
         let tasks_max = self.config.max_tasks.and_then(|tasks| u32::try_from(tasks).ok());
         let credit = self.config.credit.min(tasks_max.unwrap_or(u32::MAX));
-        let credit = if trouble.is_some() { 0 } else { credit };
-        self.config.figures.set_credit(credit, trouble.is_some());
+        let credit = if is_blocked || is_away { 0 } else { credit };
+        self.config.figures.set_credit(credit, is_blocked, is_away);
         worker.set_credit(credit);
     }
 

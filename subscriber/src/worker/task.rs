@@ -25,6 +25,10 @@ use crate::robots::RobotsRules;
 /// The delay of a page for which this crawler had no room. It has waited for a while already.
 pub(crate) const BUSY_NACK_AFTER: Duration = Duration::from_secs(1);
 
+/// The delay of a page that was requested while the network was away. The crawler takes it again
+/// when the network is back; another crawler of the group may take it before.
+const AWAY_NACK_AFTER: Duration = Duration::from_secs(1);
+
 /// A task as delivered.
 #[derive(Debug)]
 pub(super) struct Task {
@@ -246,18 +250,27 @@ impl TaskWork<'_> {
     /// - Too many other requests to its address are running, or parts of rendered pages from its
     ///   host; or the host asks clients to wait, as a part was answered: no request was made, which
     ///   costs nothing.
+    /// - The network of this machine is away: the task waits until it is back, which costs nothing.
     /// - A kept connection was closed before the answer: the task is returned for the same request
     ///   on a new connection, which costs the host's delay, but no attempt.
     pub(super) async fn request(&self, request: &FetchRequest<'_>) -> Option<Fetched> {
+        let began = Instant::now();
         tokio::select! {
             biased;
             fetched = self.fetch(request) => {
+                if let Some(server) = fetched.remote {
+                    self.crawler.network.answered_by(server);
+                }
                 match &fetched.failure {
                     Some(why) if why.reason == Reason::Busy => {
                         let back =
                             RetryMode::Uncounted { after_ms: Some(milliseconds(BUSY_NACK_AFTER)) };
                         let nack = self.task.nack(back, self.crawler.rest_of(request.url), None);
                         Box::pin(self.crawler.reply(&[], &nack)).await;
+                    }
+                    Some(why) if self.is_for_network(why, began).await => {
+                        let after = Some(AWAY_NACK_AFTER);
+                        Box::pin(return_uncounted(self.crawler, self.task, after)).await;
                     }
                     Some(why) if fetched.reused_connection_ended => {
                         let why = failure_report(&why.clone().with_context("kept connection: "));
@@ -273,6 +286,11 @@ impl TaskWork<'_> {
         }
         Box::pin(self.return_for_request(request.url, KeyRest::default())).await;
         None
+    }
+
+    /// Reports whether a request that began at `began` failed because the network is away.
+    async fn is_for_network(&self, why: &Failure, began: Instant) -> bool {
+        why.reason.is_unanswered() && Box::pin(self.crawler.network.is_away(began)).await
     }
 
     async fn fetch(&self, request: &FetchRequest<'_>) -> Fetched {
