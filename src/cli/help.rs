@@ -31,7 +31,7 @@ const CERTIFICATES: &str = "ca crl cert cert-key";
 
 /// Flags of the commands that run a broker or a crawler.
 const SERVER: &[Section] = &[
-    ("Job", "seeds strict-seeds depth max-pages max-per-host max-time scope include exclude"),
+    ("Job", "job seeds strict-seeds depth max-pages max-per-host max-time scope include exclude"),
     (
         "Network",
         "listen http crawler-http http-token-file http-host dashboard public-url unix unix-mode",

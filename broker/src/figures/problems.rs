@@ -323,7 +323,8 @@ mod tests {
         ] {
             let name = "docs".parse().unwrap();
             let (is_paused, queued, unfinished) = (false, 0, 0);
-            let job = JobFigures { name, is_done, is_paused, queued, unfinished, completed, failed };
+            let job =
+                JobFigures { name, is_done, is_paused, queued, unfinished, completed, failed };
             assert_eq!(shown(job_problem(&job)).as_deref(), expected);
         }
     }

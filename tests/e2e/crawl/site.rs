@@ -381,7 +381,8 @@ fn json_output_has_an_object_for_each_page_and_a_summary() {
         assert_eq!(summary[key], value, "{summary}");
     }
     assert_eq!(summary["status"], json!({ "2xx": 3, "4xx": 1 }));
-    assert_eq!(summary["reasons"], json!([{ "reason": "status", "count": 1 }]));
+    let urls = [origin.url(0, "/p/404")];
+    assert_eq!(summary["reasons"], json!([{ "reason": "status", "count": 1, "urls": urls }]));
     assert_eq!(pages.len(), 7);
 }
 

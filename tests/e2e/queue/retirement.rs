@@ -10,7 +10,6 @@ use crate::queue::groups::wait_for_waiting_entries;
 use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, Site, html_response};
 use crate::support::process::{Process, ProcessOutput, Server, run_json_at, tidings_command};
-use crate::support::wait::wait_until;
 
 /// Runs a crawler for the broker in its folder to its end.
 #[track_caller]

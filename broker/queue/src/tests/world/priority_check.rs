@@ -87,7 +87,9 @@ impl PriorityCheck {
 
     /// A page was given up, perhaps before its first release.
     pub(super) fn given_up(&mut self, url: &str) {
-        self.waiting.values_mut().for_each(|lane| drop(lane.remove(url)));
+        for lane in self.waiting.values_mut() {
+            lane.remove(url);
+        }
         self.ignore(url);
     }
 
