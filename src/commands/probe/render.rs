@@ -249,7 +249,7 @@ fn rendered_text(rendering: &Rendering, read: &PageContent, gain: Gain) -> Strin
     for opened in &page.opened {
         row(&mut text, "opened", &format!("{}: {}", opened.how.as_str(), opened.url));
     }
-    for error in &page.console_errors {
+    for error in page.console_errors.iter().chain(&page.image_errors) {
         row(&mut text, "error", error);
     }
     let unlisted = match page.requests_unlisted {

@@ -12,6 +12,7 @@
 //! | `dialogs` | how many were dismissed |
 //! | `opened` | URLs that the page tried to go to: `how` (`navigation`, `popup`, `download`) and `url` |
 //! | `screenshot`, `pdf` | files, relative to the data directory of the crawler |
+//! | `image_errors` | `screenshot` or `pdf`, with the reason why there is no file |
 //!
 //! A `kind` is `frame`, `script`, `style`, `data`, `image`, `font`, `media` or `unneeded`. A field
 //! without a value, a number that is 0 and an empty list are omitted. Long texts are cut.
@@ -57,6 +58,8 @@ pub struct RenderRow<'a> {
     screenshot: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pdf: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    image_errors: Vec<Cow<'a, str>>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -113,6 +116,7 @@ impl<'a> RenderRow<'a> {
             console_errors: page.console_errors.iter().map(|error| cut(error).into()).collect(),
             dialogs: page.dialogs.into(),
             opened: opened.collect(),
+            image_errors: page.image_errors.iter().map(|error| cut(error).into()).collect(),
             ..row
         }
     }
@@ -121,7 +125,8 @@ impl<'a> RenderRow<'a> {
     pub(super) fn list_bytes(&self) -> usize {
         let requests = self.requests.iter().map(|request| request.url.len());
         let opened = self.opened.iter().map(|opened| opened.url.len());
-        let errors = self.console_errors.iter().map(|error| error.len());
+        let errors = self.console_errors.iter().chain(&self.image_errors);
+        let errors = errors.map(|error| error.len());
         requests.chain(opened).chain(errors).sum()
     }
 }
@@ -217,9 +222,11 @@ mod tests {
         assert_eq!(serde_json::to_string(&read).unwrap(), written);
         let rendered = page.result.as_mut().unwrap();
         rendered.cut = Some(Cut::Time);
+        rendered.image_errors = vec!["pdf: not made within 8 s".to_owned()];
         rendered.final_url = format!("http://site.example/{}", "\u{e9}".repeat(5000));
         let value: serde_json::Value = serde_json::from_str(&json(&page)).unwrap();
         assert_eq!(value["outcome"], "cut");
+        assert_eq!(value["image_errors"][0], "pdf: not made within 8 s");
         assert!(
             (TEXT_BYTES_MAX - 1..=TEXT_BYTES_MAX)
                 .contains(&value["final_url"].as_str().unwrap().len())

@@ -15,8 +15,10 @@ use crate::support::postgres::Postgres;
 use crate::support::process::{Process, run_tidings, tidings_command};
 use crate::support::pywb::{self, Pywb};
 
-/// Its text and its link come from a script and its data.
-const PAGE: &str = "<title>Empty</title><main></main><script src=/app.js></script>";
+/// Its text and its link come from a script and its data. The picture is requested only for an
+/// image of the page.
+const PAGE: &str = "<title>Empty</title><main></main><script src=/app.js></script>\
+    <img loading=lazy src=/below.png style='margin-top: 5000px'>";
 
 const SCRIPT: &str = "
 fetch('/api').then(answer => answer.json()).then(data => {
@@ -86,6 +88,7 @@ fn a_rendered_page_is_in_every_sink_and_can_be_replayed() {
         (&"script".into(), &200.into())
     );
     assert_eq!(listed("api")["bytes"], 29);
+    assert_eq!(listed("below.png")["refused"], "kind");
     let errors = render["console_errors"].to_string();
     assert!(errors.contains("a warning of the page"), "{errors}");
 

@@ -128,6 +128,7 @@ fn line(rendered: Result<Rendered, PageError>) -> Value {
         "unlisted": page.requests_unlisted,
         "dialogs": page.dialogs,
         "png": page.screenshot.map(|it| it.starts_with(b"\x89PNG") && it.len() > 100),
+        "image_errors": page.image_errors,
         "pdf": page.pdf.map(|it| it.starts_with(b"%PDF") && it.len() > 100),
     })
 }

@@ -130,12 +130,12 @@ struct Visit {
     popups: HashMap<String, String>,
     console_errors: Vec<String>,
     messages: usize,
+    image_errors: Vec<String>,
     dialogs: u32,
     too_many_dialogs: Arc<Notify>,
     /// Requests of the page that were judged, and answers that it got.
     requests: u64,
-    /// The page's clock is being moved forward.
-    is_running: bool,
+    clock: Clock,
     /// A look at the page may show something new.
     has_news: bool,
 }
@@ -146,6 +146,17 @@ struct Asked {
     id: String,
     number: usize,
     request: Request,
+}
+
+/// The clock of a page. Its timers, frames and storage wait while it stands still.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Clock {
+    /// It is that of the machine.
+    Real,
+    /// It is being moved forward.
+    Running,
+    /// It was moved forward, and stands still.
+    Standing,
 }
 
 /// What happens while a visit waits.
@@ -168,10 +179,11 @@ impl Visit {
             popups: HashMap::new(),
             console_errors: Vec::new(),
             messages: 0,
+            image_errors: Vec::new(),
             dialogs: 0,
             too_many_dialogs: Arc::default(),
             requests: 0,
-            is_running: false,
+            clock: Clock::Real,
             has_news: false,
         }
     }
@@ -192,8 +204,9 @@ impl Visit {
             () = sleep(left) => Some(Cut::Time),
         };
         let read = self.read().await?;
-        let screenshot = if page.screenshot { self.draw(&read).await? } else { None };
+        // Printing waits for what loads late. After an image was taken, Chromium no longer waits.
         let pdf = if page.pdf { self.print().await? } else { None };
+        let screenshot = if page.screenshot { self.draw(&read).await? } else { None };
         let gate = self.gate.as_mut().expect("set above");
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let links = read["links"].as_array().into_iter().flatten().map(|link| Link {
@@ -213,6 +226,7 @@ impl Visit {
             dialogs: self.dialogs,
             screenshot,
             pdf,
+            image_errors: std::mem::take(&mut self.image_errors),
         })
     }
 
@@ -252,7 +266,7 @@ impl Visit {
                 changes: changes.wrapping_add(self.requests),
                 is_loaded,
                 is_active: is_busy || self.is_asking(),
-                is_running: self.is_running,
+                is_running: self.clock == Clock::Running,
                 has_others: !self.children.is_empty(),
             };
             match settle.observe(look) {
@@ -296,7 +310,7 @@ impl Visit {
     /// Moves the clock of an idle page forward. The clock stops while the page waits for an answer,
     /// and when the time is over.
     fn run_ahead(&mut self, time: Duration) -> Result<(), PageError> {
-        self.is_running = true;
+        self.clock = Clock::Running;
         let budget = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let params = json!({ "policy": "pauseIfNetworkFetchesPending", "budget": budget });
         let method = "Emulation.setVirtualTimePolicy";
@@ -443,7 +457,7 @@ impl Visit {
             }
             "Page.loadEventFired" => self.has_news = true,
             "Emulation.virtualTimeBudgetExpired" => {
-                self.is_running = false;
+                self.clock = Clock::Standing;
                 self.has_news = true;
             }
             "Page.javascriptDialogOpening" => {

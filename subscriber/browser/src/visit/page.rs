@@ -160,10 +160,12 @@ pub struct Rendered {
     pub requests_unlisted: u64,
     /// Dialogs that were dismissed.
     pub dialogs: u32,
-    /// A PNG image. `None` if it was not asked for, or the page cannot be drawn.
+    /// A PNG image. `None` if it was not asked for, or could not be made.
     pub screenshot: Option<Vec<u8>>,
-    /// A PDF file. `None` if it was not asked for, or the page cannot be printed.
+    /// A PDF file. `None` if it was not asked for, or could not be made.
     pub pdf: Option<Vec<u8>>,
+    /// Those that could not be made, `screenshot` or `pdf`, each with the reason.
+    pub image_errors: Vec<String>,
 }
 
 /// A link of a page.

@@ -29,7 +29,7 @@ const LOAD_MAX: Duration = Duration::from_secs(10);
 const QUIET_RUNNING: Quiet = Quiet { time: Duration::from_secs(2), looks: 4 };
 
 /// How far a clock is moved that must not run ahead of others: about the time until the next look.
-const PACE: Duration = Duration::from_millis(75);
+pub(super) const PACE: Duration = Duration::from_millis(75);
 
 struct Quiet {
     time: Duration,

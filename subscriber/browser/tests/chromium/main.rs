@@ -64,6 +64,24 @@ fn scripts_frames_and_workers_make_a_page_from_one_document() {
 }
 
 #[test]
+fn what_a_page_loads_when_it_is_printed_is_loaded_and_a_missing_file_has_a_reason() {
+    let origin = Origin::new("");
+    let paths = ["/printed", "/printed-frame", "/printed-never"];
+    let pages = render(&origin, &["images", "pdf", "screenshot"], &paths);
+    for (page, parts) in pages.iter().zip([&["below", "hidden", "at-printing"][..], &["frame"]]) {
+        assert_eq!((&page["pdf"], &page["png"]), (&true.into(), &true.into()), "{page}");
+        assert_eq!(page["image_errors"], serde_json::json!([]));
+        for part in parts {
+            let path = format!("/data/{part}");
+            assert_eq!(origin.requests(&path), 1, "{path}: {page}");
+            assert!(page["requests"].to_string().contains(&path), "{path}: {page}");
+        }
+    }
+    assert_eq!((&pages[2]["pdf"], &pages[2]["png"]), (&Value::Null, &true.into()), "{}", pages[2]);
+    assert_eq!(pages[2]["image_errors"], serde_json::json!(["pdf: not made within 8 s"]));
+}
+
+#[test]
 fn timers_are_run_before_a_page_is_read_and_endless_ones_end() {
     for isolation in ISOLATIONS {
         let origin = Origin::new("");

@@ -120,6 +120,19 @@ const PAGES: &[(&str, &str, &str)] = &[
         "<script>setTimeout(() => { clearInterval(ticker); document.body.append('done'); }, 12000);
         const ticker = setInterval(() => document.body.append('.'), 100)</script>",
     ),
+    (
+        "/printed",
+        HTML,
+        "<div style='height: 5000px'></div><img loading=lazy src=/data/below>
+        <div hidden><img loading=lazy src=/data/hidden></div>
+        <script>onbeforeprint = () => { new Image().src = '/data/at-printing'; }</script>",
+    ),
+    ("/printed-frame", HTML, "<div style='height: 5000px'></div><iframe loading=lazy src=/frame>"),
+    (
+        "/printed-never",
+        HTML,
+        "<div style='height: 5000px'></div><img loading=lazy src=/never-answered>",
+    ),
     ("/away", HTML, "stays<script>onload = () => { location = '/never'; }</script>"),
     ("/blank", HTML, "goes<script>onload = () => { location = 'about:blank'; }</script>"),
     (
