@@ -49,7 +49,9 @@ impl DeadLetters {
             .into_iter()
             .partition(|buried| wanted.contains(&buried.entry.admitted.id));
         self.letters = kept.into();
-        taken.iter().for_each(|buried| self.uncount(buried));
+        for buried in &taken {
+            self.uncount(buried);
+        }
         taken
     }
 

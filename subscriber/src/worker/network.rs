@@ -173,7 +173,9 @@ mod tests {
         let start = Instant::now();
         let is_reached = move |at| start.elapsed() >= after && reachable.map(server) == Some(at);
         let watch = NetworkWatch::new(Box::new(move |at| ready(is_reached(at)).boxed()));
-        answers.iter().for_each(|number| watch.answered_by(server(*number)));
+        for number in answers {
+            watch.answered_by(server(*number));
+        }
         watch
     }
 

@@ -228,9 +228,10 @@ impl OutageCheck {
             WorkerCommand::Unanswered { .. } => {
                 self.unanswered_since.entry(host.clone()).or_insert(at);
                 self.unanswered_pages.insert(received.url.clone());
-                let has_answered = match self.ever_answered.contains(&host) {
-                    true => self.answered.contains(&id.entry).then_some(true),
-                    false => Some(false),
+                let has_answered = if self.ever_answered.contains(&host) {
+                    self.answered.contains(&id.entry).then_some(true)
+                } else {
+                    Some(false)
                 };
                 let new = || KnownOutage { has_answered, ..KnownOutage::default() };
                 let outage = self.known.entry(host).or_insert_with(new);
