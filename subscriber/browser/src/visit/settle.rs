@@ -5,31 +5,21 @@
 //! browser runs the timers of that second at once. So timers bring their content after some
 //! milliseconds. A page with endless timers is read some milliseconds later.
 //!
-//! Frames, storage and other parts of the browser answer a page too, but only while its clock runs.
-//! So after that second, the clock goes on in small steps, at about the pace of real time. A page
-//! that waits for several such answers in a row gets one with each step, or some.
-//!
 //! Some real time must pass too, because animations have their own clock. Workers and frames of
-//! other sites have one as well. So the clock of a page with any of them is not moved by a second,
-//! and more real time must pass.
+//! other sites have one as well. So the clock of a page with any of them is not moved, and more
+//! real time must pass.
 
 use std::time::Duration;
 
 /// How far the clock of an idle page is moved forward. A page that is still idle then has settled.
-pub(super) const AHEAD: Duration = Duration::from_secs(1);
-
-/// One step of a clock that was moved forward. The steps follow each other at this pace.
-pub(super) const PACE: Duration = Duration::from_millis(5);
+const AHEAD: Duration = Duration::from_secs(1);
 
 /// How long a page must have been idle after its clock was moved, in real time, and in how many
 /// looks. On a busy machine, there may be a long time between two looks in which the page did not
-/// run. Each look follows a step of the clock, in which a page may get an answer of its storage.
-const QUIET_AHEAD: Quiet = Quiet { time: Duration::from_millis(100), looks: 20 };
+/// run.
+const QUIET_AHEAD: Quiet = Quiet { time: Duration::from_millis(100), looks: 3 };
 
-/// The same if there are other clocks.
-const QUIET_OTHERS: Quiet = Quiet { time: Duration::from_millis(300), looks: 20 };
-
-/// The same if its clock was not moved. The looks are further apart then.
+/// The same if its clock was not moved.
 const QUIET: Quiet = Quiet { time: Duration::from_millis(300), looks: 4 };
 
 /// After this time, a page counts as loaded although some of its parts are not.
@@ -37,6 +27,9 @@ const LOAD_MAX: Duration = Duration::from_secs(10);
 
 /// The same while the clock is being moved: its timers run, and they may take long.
 const QUIET_RUNNING: Quiet = Quiet { time: Duration::from_secs(2), looks: 4 };
+
+/// How far a clock is moved that must not run ahead of others: about the time until the next look.
+pub(super) const PACE: Duration = Duration::from_millis(75);
 
 struct Quiet {
     time: Duration,
@@ -65,10 +58,8 @@ pub(super) struct Look {
 pub(super) enum Step {
     /// Look again.
     Wait,
-    /// Move the clock of the page forward by [`AHEAD`], and look again.
-    RunAhead,
-    /// Move it on by [`PACE`], and look again after that time.
-    Pace,
+    /// Move the clock of the page forward by this time, and look again.
+    RunAhead(Duration),
     /// Read the page.
     Settled,
 }
@@ -98,27 +89,27 @@ impl Settle {
         } else {
             self.quiet_looks += 1;
         }
-        let quiet = if look.is_running {
-            QUIET_RUNNING
-        } else if self.has_asked && !look.has_others {
-            QUIET_AHEAD
-        } else if self.is_paused {
-            QUIET_OTHERS
-        } else {
-            QUIET
+        let quiet = match (look.is_running, self.has_asked && !look.has_others) {
+            (true, _) => QUIET_RUNNING,
+            (false, true) => QUIET_AHEAD,
+            (false, false) => QUIET,
         };
         if look.now >= self.quiet_since + quiet.time && self.quiet_looks >= quiet.looks {
             return Step::Settled;
         }
-        if look.is_running {
+        if is_active || look.is_running {
             return Step::Wait;
         }
-        if is_active || look.has_others || self.has_asked {
-            return if self.is_paused { Step::Pace } else { Step::Wait };
+        if look.has_others {
+            // A clock that was moved once stands still, so it must be moved for them too.
+            return if self.is_paused { Step::RunAhead(PACE) } else { Step::Wait };
+        }
+        if self.has_asked {
+            return Step::Wait;
         }
         self.has_asked = true;
         self.is_paused = true;
-        Step::RunAhead
+        Step::RunAhead(AHEAD)
     }
 }
 
@@ -144,31 +135,20 @@ mod tests {
         let mut settle = Settle::default();
         let loading = Look { is_loaded: false, ..look(0) };
         assert_eq!(settle.observe(loading), Step::Wait);
-        assert_eq!(settle.observe(look(40)), Step::RunAhead);
+        assert_eq!(settle.observe(look(40)), Step::RunAhead(AHEAD));
         let running = |ms, changes| Look { changes, is_running: true, ..look(ms) };
         assert_eq!(settle.observe(running(60, 0)), Step::Wait, "its timers are running");
         assert_eq!(settle.observe(running(70, 3)), Step::Wait, "they do something");
         let changed = |ms| Look { changes: 7, ..look(ms) };
-        assert_eq!(settle.observe(changed(80)), Step::RunAhead, "they have done something");
+        assert_eq!(settle.observe(changed(80)), Step::RunAhead(AHEAD), "they have done something");
         let active = Look { is_active: true, ..changed(200) };
-        assert_eq!(settle.observe(active), Step::Pace, "it asks for something");
-        assert_eq!(settle.observe(changed(220)), Step::RunAhead);
-        for ms in 221..237 {
-            assert_eq!(settle.observe(changed(ms)), Step::Pace, "too early");
+        assert_eq!(settle.observe(active), Step::Wait, "it asks for something");
+        assert_eq!(settle.observe(changed(220)), Step::RunAhead(AHEAD));
+        for ms in [280, 299] {
+            assert_eq!(settle.observe(changed(ms)), Step::Wait, "too early");
         }
-        assert_eq!(settle.observe(running(300, 7)), Step::Wait, "not yet as far");
-        assert_eq!(settle.observe(changed(319)), Step::Pace, "too early");
-        assert_eq!(settle.observe(changed(320)), Step::Settled);
-    }
-
-    #[test]
-    fn a_busy_machine_gives_a_page_as_many_steps() {
-        let mut settle = Settle::default();
-        assert_eq!(settle.observe(look(0)), Step::RunAhead);
-        for number in 1..19 {
-            assert_eq!(settle.observe(look(number * 500)), Step::Pace, "too few");
-        }
-        assert_eq!(settle.observe(look(19 * 500)), Step::Settled);
+        assert_eq!(settle.observe(running(305, 7)), Step::Wait, "not yet as far");
+        assert_eq!(settle.observe(changed(310)), Step::Settled);
     }
 
     #[test]
@@ -181,9 +161,9 @@ mod tests {
         assert_eq!(settle.observe(look(300)), Step::Settled);
         // A worker that a timer has started.
         let mut settle = Settle::default();
-        assert_eq!(settle.observe(Look { has_others: false, ..look(0) }), Step::RunAhead);
-        for ms in 280..300 {
-            assert_eq!(settle.observe(look(ms)), Step::Pace, "too early");
+        assert_eq!(settle.observe(Look { has_others: false, ..look(0) }), Step::RunAhead(AHEAD));
+        for ms in [75, 150, 299] {
+            assert_eq!(settle.observe(look(ms)), Step::RunAhead(PACE), "too early");
         }
         assert_eq!(settle.observe(look(300)), Step::Settled);
     }
@@ -193,7 +173,7 @@ mod tests {
         let mut settle = Settle::default();
         let look = |ms| Look { is_loaded: false, is_running: ms > 10_400, ..look(ms) };
         assert_eq!(settle.observe(look(9_999)), Step::Wait);
-        assert_eq!(settle.observe(look(10_400)), Step::RunAhead);
+        assert_eq!(settle.observe(look(10_400)), Step::RunAhead(AHEAD));
         for ms in [11_400, 12_400] {
             assert_eq!(settle.observe(look(ms)), Step::Wait, "not seen often");
         }
