@@ -160,6 +160,7 @@ fn hub_requests_go_through_http_and_socks_proxies() {
         });
         let feed = format!("http://blog.example/{scheme}");
         let mut client = LineConnection::connect_client(server.address);
+        assert!(client.request("GROUP create crawlers").starts_with("+OK"));
         assert!(
             client.request(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK")
         );
@@ -178,6 +179,7 @@ fn hub_requests_go_through_http_and_socks_proxies() {
     let server =
         Server::start(&["broker", "--http", &http, "--public-url", &public, "--proxy", &proxy_url]);
     let mut client = LineConnection::connect_client(server.address);
+    client.request("GROUP create crawlers");
     client.request("PUB new-url http://blog.example/f every=1h feed=10m-1d");
     client.request(&format!(
         "PUB hub-found http://blog.example/f hub=https://localhost:{tls_port}/202/hub"

@@ -22,7 +22,8 @@ use crate::support::process::{Process, Server, in_place_of, run_tidings, tidings
 use crate::support::wait::wait_until;
 
 /// Ports in the documents. Each page gets free ones in their place.
-const PORTS: [&str; 8] = ["12345", "8000", "12346", "12347", "12348", "12443", "12444", "12445"];
+const PORTS: [&str; 9] =
+    ["12345", "8000", "12346", "12347", "12348", "12443", "12444", "12445", "8001"];
 
 /// Flags in the pages that belong to cargo, to a script or another program of the repository, to
 /// certbot, or to a build with another feature.
