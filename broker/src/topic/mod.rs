@@ -41,7 +41,7 @@ use std::task::Waker;
 use parking_lot::Mutex;
 pub(crate) use tidings_concurrent::WaiterSlot;
 use tidings_concurrent::{Mark, MutexGuard, Watermarked};
-use tidings_log::{NewestEvents, RESERVED_MAX, TopicLog};
+use tidings_log::{LogBounds, NewestEvents, RESERVED_MAX, TopicLog};
 use tidings_protocol::{Code, Durability, ProtocolError, Seq, StartAt, TopicName};
 use tokio::sync::Notify;
 
@@ -433,12 +433,13 @@ impl Topic {
         let (head, in_memory) = (tail.public_head(), tail.first_kept());
         let first_kept = bounds.map_or(in_memory, |bounds| bounds.first.min(in_memory));
         // After a crash, the seqs up to the first new event are empty, too.
-        let empty = bounds.map_or(0, |log| log.empty + in_memory.0.saturating_sub(log.end.0));
+        let skipped = |log: &LogBounds| in_memory.0.saturating_sub(log.end.0);
+        let empty = bounds.map_or(0, |log| log.empty.saturating_add(skipped(&log)));
         TopicStats {
             head,
             durable: tail.durable().min(head),
             first_kept,
-            kept: head.0.saturating_sub(first_kept.0 + empty),
+            kept: head.0.saturating_sub(first_kept.0).saturating_sub(empty),
             bytes: tail.bytes(),
             waiting_bytes: tail.waiting_bytes(),
             batches: tail.batches(),

@@ -397,7 +397,8 @@ impl Recovery {
                     }
                     if header.count > 0 {
                         let end = self.shared.end.max(*base);
-                        scan.empty += header.first.0.saturating_sub(end.0);
+                        let gap = header.first.0.saturating_sub(end.0);
+                        scan.empty = scan.empty.saturating_add(gap);
                     }
                     scan.next = scan.next.max(header.end());
                     scan.end = place.end();

@@ -284,7 +284,8 @@ impl SegmentLog {
         let segment = shared.segments.back_mut().expect("the active segment is the last one");
         // A batch without events precedes a gap, and does not fill it.
         for (header, _) in batches.iter().filter(|(header, _)| header.count > 0) {
-            segment.empty += header.first.0.saturating_sub(shared.end.max(segment.base).0);
+            let gap = header.first.0.saturating_sub(shared.end.max(segment.base).0);
+            segment.empty = segment.empty.saturating_add(gap);
             shared.end = header.end();
         }
         segment.bytes = active.offset;
@@ -452,12 +453,13 @@ impl TopicLog for SegmentLog {
     fn bounds(&self) -> LogBounds {
         let shared = self.shared.lock();
         let gap_before = |segment: &Segment| segment.base.0.saturating_sub(segment.previous_end.0);
-        let between: u64 = shared.segments.iter().skip(1).map(gap_before).sum();
-        let within: u64 = shared.segments.iter().map(|segment| segment.empty).sum();
+        let between = shared.segments.iter().skip(1).map(gap_before);
+        let within = shared.segments.iter().map(|segment| segment.empty);
         LogBounds {
             first: shared.segments.front().map_or(shared.end, |oldest| oldest.base),
             end: shared.end,
-            empty: between + within,
+            // A damaged file may claim any seq.
+            empty: between.chain(within).fold(0, u64::saturating_add),
             oldest_unix_ms: shared.segments.front().map(|oldest| oldest.unix_ms),
             bytes: shared.segments.iter().map(|segment| segment.bytes).sum(),
             segments: shared.segments.len(),
