@@ -4,6 +4,7 @@
 mod actor;
 pub(crate) mod check;
 mod damaged_groups;
+mod default_group;
 mod figures;
 mod job_names;
 mod log;
@@ -34,14 +35,15 @@ use tidings_protocol::{
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
 use tidings_queue::queries::unknown_job;
 use tidings_queue::{
-    ClientLabel, Group, GroupQuery, Input, JobOperation, NeverList, Operation, Output, Requester,
-    WorkerReply, commands,
+    ClientLabel, Group, GroupQuery, Input, JobOperation, NeverList, Requester, WorkerReply,
+    commands,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::actor::GroupActor;
 use self::damaged_groups::DamagedGroups;
+use self::default_group::{default_group, fills_empty_group};
 pub(crate) use self::figures::{PublishedFigures, StopReason};
 use self::job_names::JobNames;
 use self::log::{DiskLog, GroupLog, MemoryLog};
@@ -238,30 +240,6 @@ impl Groups {
             self.registry.join(caller.conn, group);
         }
         sent
-    }
-
-    /// Answers a command for the default group, which does not exist, as if it were empty.
-    fn answer_as_empty(&self, group: &GroupName, input: Input, caller: &Caller) {
-        let mut empty = Group::new(group.clone(), 0, self.defaults.lock().clone(), 0);
-        empty.handle(input, self.clock.now());
-        while let Some(output) = empty.poll() {
-            if let Output::Answer { requester: Requester { slot, .. }, answer } = output {
-                caller.mailbox.send(ConnMessage::Answer { slot, answer });
-            }
-        }
-    }
-
-    /// Sets the delay of the default group, also if it is created later.
-    pub(crate) fn set_default_delay(&self, delay_ms: Option<u64>) -> Result<(), ProtocolError> {
-        let delay_ms = delay_ms.map(|ms| ms.min(DELAY_MS_MAX));
-        // No group is created meanwhile with the delay of before.
-        let _creation = self.registry.lock_creation();
-        self.defaults.lock().delay_ms = delay_ms;
-        let group = default_group();
-        if !self.has(&group) {
-            return Ok(());
-        }
-        self.send(&group, GroupMessage::SetDelay(delay_ms))
     }
 
     /// Sets what no group requests from now on, also those that are created later.
@@ -582,17 +560,6 @@ impl Groups {
     }
 }
 
-/// Reports whether a command leaves something in an empty group, so that the default group must
-/// exist for it.
-fn fills_empty_group(input: &Input) -> bool {
-    matches!(
-        input,
-        Input::OpenJob { .. }
-            | Input::Configure { .. }
-            | Input::Operate { operation: Operation::Pause | Operation::SetRule { .. }, .. }
-    )
-}
-
 /// Combines unix time in ms with random bits. Without the random bits, groups of several brokers
 /// that were created in the same millisecond would have the same number, and their pages the same
 /// name in a shared store. The number stays below 2^63, the limit of some databases, until the year
@@ -606,8 +573,4 @@ fn group_number(unix_ms: i64, random: u64) -> u64 {
 fn unknown_group(group: &GroupName) -> ProtocolError {
     let text = format!("no group {group}; GROUP create {group} makes it");
     ProtocolError::new(Code::NotFound, text)
-}
-
-fn default_group() -> GroupName {
-    DEFAULT_GROUP.parse().expect("the default group has a valid name")
 }
