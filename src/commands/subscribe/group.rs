@@ -11,9 +11,10 @@ use tidings_protocol::{GroupName, format_ms};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::event_json::task_json;
 use super::program::{self, Program};
 use super::writer::OutputWriter;
-use super::{SubArgs, broker_failure, find_begin, task_json};
+use super::{SubArgs, broker_failure, find_begin};
 use crate::client::{broker_message, connection};
 use crate::flags::milliseconds;
 use crate::terminal::failure::Failure;

@@ -3,6 +3,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the last request has a time limit")]
 
+mod event_json;
 mod group;
 mod no_follow;
 mod program;
@@ -10,7 +11,6 @@ mod signal;
 mod tail;
 mod writer;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -18,17 +18,17 @@ use std::time::Duration;
 use std::{future, mem};
 
 use clap::Args;
-use serde::Serialize;
 use tidings_client::{Client, ClientError, Subscriber, SubscriberEvent, Subscription};
 use tidings_connectors::signal::{SignalName, SignalTarget};
 use tidings_protocol::status::TopicStatus;
 use tidings_protocol::{
-    AttributeFilter, Code, Command, CursorName, GroupName, Payload, Seq, StartAt, TaskId,
-    TopicAction, TopicCommand, TopicName,
+    AttributeFilter, Code, Command, CursorName, GroupName, Seq, StartAt, TopicAction, TopicCommand,
+    TopicName,
 };
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::event_json::{MissingRange, event_json, to_json};
 use self::program::Program;
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
@@ -530,43 +530,6 @@ async fn run_program(
     Ok(failure.is_none())
 }
 
-/// An event with the parts of its payload.
-#[derive(Serialize)]
-struct EventJson<'a, P: Serialize> {
-    #[serde(flatten)]
-    place: P,
-    payload: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<&'a str>,
-    /// Only with a target; of attributes with the same name the first counts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attributes: Option<BTreeMap<&'a str, &'a str>>,
-}
-
-/// The place of an event.
-#[derive(Serialize)]
-struct TopicPlace<'a> {
-    topic: &'a str,
-    seq: u64,
-}
-
-/// The task of an event.
-#[derive(Serialize)]
-struct GroupPlace<'a> {
-    group: &'a str,
-    task: String,
-}
-
-/// Seqs without an event.
-#[derive(Serialize)]
-struct MissingRange<'a> {
-    topic: &'a str,
-    /// `lag`: no longer kept; `gap`: never given to an event that was kept.
-    skipped: &'a str,
-    from: u64,
-    to: u64,
-}
-
 /// Why seqs are missing. The broker no longer knows whether a seq of a gap was skipped or given to
 /// an event that could not be kept. Such an event was not confirmed, unless the topic confirms
 /// before the sync.
@@ -579,30 +542,6 @@ fn describe_missing(word: &str, topic: &TopicName, from: Seq, to: Seq) -> String
             format!("numbers {from} to {to} of {topic} were left empty by a crash or a full disk")
         }
     }
-}
-
-fn to_json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("text and numbers always serialise")
-}
-
-fn event_json(topic: &TopicName, seq: Seq, payload: &str) -> String {
-    payload_json(TopicPlace { topic: topic.as_str(), seq: seq.0 }, payload)
-}
-
-fn task_json(group: &GroupName, task: &TaskId, payload: &str) -> String {
-    payload_json(GroupPlace { group: group.as_str(), task: task.to_string() }, payload)
-}
-
-fn payload_json(place: impl Serialize, payload: &str) -> String {
-    let parsed = Payload::parse(payload);
-    let attributes = parsed.target().map(|_| {
-        let mut attributes = BTreeMap::new();
-        for (key, value) in parsed.attributes() {
-            attributes.entry(key).or_insert(value);
-        }
-        attributes
-    });
-    to_json(&EventJson { place, payload, target: parsed.target(), attributes })
 }
 
 #[cfg(test)]
@@ -620,18 +559,5 @@ mod tests {
             "numbers 3 to 9 of t were left empty by a crash or a full disk"
         );
         assert_eq!(words("gap", 3, 3), "number 3 of t was left empty by a crash or a full disk");
-    }
-
-    #[test]
-    fn only_a_target_has_attributes() {
-        let topic: TopicName = "t".parse().unwrap();
-        assert_eq!(
-            event_json(&topic, Seq(7), "just \"text\""),
-            r#"{"topic":"t","seq":7,"payload":"just \"text\""}"#
-        );
-        assert_eq!(
-            event_json(&topic, Seq(8), "http://a/ job=x prio=5 job=y"),
-            r#"{"topic":"t","seq":8,"payload":"http://a/ job=x prio=5 job=y","target":"http://a/","attributes":{"job":"x","prio":"5"}}"#
-        );
     }
 }
