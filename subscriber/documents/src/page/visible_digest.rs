@@ -9,6 +9,8 @@ use super::tag::is_space;
 
 /// Bytes that are searched for ignored text together.
 const SEGMENT_BYTES: usize = 64 * 1024;
+/// Bytes that are hashed together if there is none: BLAKE3 is fast only with many bytes at once.
+const BATCH_BYTES: usize = 16 * 1024;
 
 /// The digest of a page while it is read. It does not depend on how the page is split.
 #[derive(Debug, Default)]
@@ -18,7 +20,7 @@ pub(super) struct VisibleDigest {
     has_pending_space: bool,
     has_text: bool,
     ignored: IgnoredTexts,
-    /// The end, if it may contain ignored text; `< SEGMENT_BYTES`.
+    /// The end; shorter than a segment or batch.
     unhashed: Vec<u8>,
 }
 
@@ -35,19 +37,25 @@ impl VisibleDigest {
     /// Reads the next piece of the text.
     pub(super) fn text(&mut self, mut bytes: &[u8]) {
         while let Some(first) = bytes.first() {
-            let is_blank = is_space(*first);
-            let end = bytes.iter().position(|byte| is_space(*byte) != is_blank);
-            let (run, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
-            if is_blank {
+            let end = if is_space(*first) {
                 self.has_pending_space = true;
+                bytes.iter().position(|byte| !is_space(*byte))
             } else {
                 self.has_text = true;
                 if std::mem::take(&mut self.has_pending_space) {
                     self.update(b" ");
                 }
-                self.update(run);
-            }
-            bytes = rest;
+                // Words with single blanks between them are taken as they are.
+                let is_single = |at: usize| bytes.get(at + 1).is_some_and(|next| !is_space(*next));
+                let is_end = |at: &usize| {
+                    let byte = bytes[*at];
+                    is_space(byte) && !(byte == b' ' && is_single(*at))
+                };
+                let end = (0..bytes.len()).find(is_end);
+                self.update(&bytes[..end.unwrap_or(bytes.len())]);
+                end
+            };
+            bytes = &bytes[end.unwrap_or(bytes.len())..];
         }
     }
 
@@ -60,15 +68,12 @@ impl VisibleDigest {
     }
 
     fn update(&mut self, mut bytes: &[u8]) {
-        if self.ignored.is_empty() {
-            self.hasher.update(bytes);
-            return;
-        }
+        let bytes_max = if self.ignored.is_empty() { BATCH_BYTES } else { SEGMENT_BYTES };
         while !bytes.is_empty() {
-            let room = SEGMENT_BYTES - self.unhashed.len();
+            let room = bytes_max - self.unhashed.len();
             let (fits, rest) = bytes.split_at(room.min(bytes.len()));
             self.unhashed.extend_from_slice(fits);
-            if self.unhashed.len() == SEGMENT_BYTES {
+            if self.unhashed.len() == bytes_max {
                 self.hash_segment();
             }
             bytes = rest;
@@ -76,11 +81,11 @@ impl VisibleDigest {
     }
 
     fn hash_segment(&mut self) {
-        let mut text = std::mem::take(&mut self.unhashed);
         for ignored in &*self.ignored {
-            text = ignored.remove_from(&text);
+            self.unhashed = ignored.remove_from(&self.unhashed);
         }
-        self.hasher.update(&text);
+        self.hasher.update(&self.unhashed);
+        self.unhashed.clear();
     }
 
     pub(super) fn finish(mut self, title: Option<&str>) -> blake3::Hash {
