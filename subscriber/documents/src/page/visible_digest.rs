@@ -94,3 +94,31 @@ impl VisibleDigest {
         self.hasher.finalize()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn digest<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> blake3::Hash {
+        let mut digest = VisibleDigest::default();
+        pieces.into_iter().for_each(|piece| digest.text(piece));
+        digest.finish(None)
+    }
+
+    proptest! {
+        #[test]
+        fn white_space_is_folded_however_the_text_is_split(
+            text in "[ab \n\t]{0,40}",
+            size in 1..9_usize,
+        ) {
+            let words: Vec<_> = text.split_ascii_whitespace().collect();
+            let begin = if text.starts_with([' ', '\n', '\t']) && !words.is_empty() { " " } else { "" };
+            let folded = format!("{begin}{}", words.join(" "));
+            let whole = *blake3::Hasher::new().update(folded.as_bytes()).update(b"\0\0").finalize().as_bytes();
+            prop_assert_eq!(digest([text.as_bytes()]), whole);
+            prop_assert_eq!(digest(text.as_bytes().chunks(size)), whole);
+        }
+    }
+}
