@@ -9,6 +9,7 @@ mod durability;
 mod failing_disks;
 mod kill;
 mod kill_pause;
+mod network_loss;
 mod page_outcomes;
 mod restart;
 mod restart_large;
