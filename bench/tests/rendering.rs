@@ -1,5 +1,5 @@
-//! A short form of `peers render`: the origin judges a crawl of pages that a script makes. Needs
-//! the program `tidings`, which `cargo test --workspace` builds, and Chromium.
+//! A short form of the work `rendered`: the origin judges a crawl of pages that a script makes.
+//! Needs the program `tidings`, which `cargo test --workspace` builds, and Chromium.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidings_bench::origin::{Origin, PageKind, RequestTarget, Site};
+use tidings_bench::origin::{Origin, RequestTarget, Site};
 
 #[test]
 fn each_page_is_rendered_once_with_one_request_per_host_at_a_time() {
@@ -19,8 +19,7 @@ fn each_page_is_rendered_once_with_one_request_per_host_at_a_time() {
         // Without it, requests cannot overlap at the origin.
         response_delay: Duration::from_millis(20),
         crawl_delay: None,
-        sends_keep_alive: true,
-        kind: PageKind::Scripted,
+        is_scripted: true,
     };
     let origin = Origin::serve(site, (Ipv4Addr::UNSPECIFIED, 0).into()).unwrap();
     let folder = TempDir::new().unwrap();
@@ -32,7 +31,7 @@ fn each_page_is_rendered_once_with_one_request_per_host_at_a_time() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let log = origin.request_log();
     let verdict = log.judge(&site);
-    assert!(verdict.is_clean() && verdict.unlinked == 0, "{verdict}");
+    assert!(verdict.is_clean() && verdict.unlinked == 0, "{verdict:?}");
     assert_eq!(verdict.overlapping, 0);
     let scripts = log.requests.iter().filter(|request| request.target == RequestTarget::Script);
     assert_eq!(scripts.count(), 3, "each host is asked for its script once");

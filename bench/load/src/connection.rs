@@ -1,68 +1,84 @@
-//! Connections: their setup, and repeated writes of the same messages.
+//! Connections: their setup, and publishers and workers, which write and read lines.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use rustls::ClientConnection;
+use anyhow::{Context, Result, bail, ensure};
+use memchr::memchr_iter;
 
 use crate::Target;
-use crate::replies::Replies;
-use crate::tls::{BlockingStream, SubscriberSocket};
-use crate::wire::{ReadUntil, SetupStep};
+use crate::tls::{Stream, SubscriberSocket};
+use crate::wire::{ConfirmationFormat, SetupStep};
 
 /// Bytes that a publisher writes at once.
 const WRITE_BYTES: usize = 64 * 1024;
 
+/// Bytes per read, and the longest line.
+const READ_BYTES: usize = 256 * 1024;
+
 /// Time limit for each answer during the setup.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Connects and runs the steps one by one, each up to its answer. The socket blocks.
-pub fn open(address: SocketAddr, steps: impl IntoIterator<Item = SetupStep>) -> Result<TcpStream> {
-    let mut socket = connect(address)?;
-    for step in steps {
-        run_step(&mut socket, &step)?;
+impl Target<'_> {
+    /// Connects, encrypted if the protocol has TLS settings, and runs the handshake and these steps
+    /// one by one, each up to its answer. The socket blocks.
+    pub fn open(&self, steps: impl IntoIterator<Item = SetupStep>) -> Result<Stream> {
+        let socket = TcpStream::connect(self.address)
+            .with_context(|| format!("cannot connect to {}", self.address))?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        let mut stream = Stream::new(socket, self.wire.tls())?;
+        for step in self.wire.handshake().into_iter().chain(steps) {
+            run_step(&mut stream, &step)?;
+        }
+        Ok(stream)
     }
-    Ok(socket)
-}
 
-fn connect(address: SocketAddr) -> Result<TcpStream> {
-    let socket =
-        TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
-    socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    Ok(socket)
-}
-
-/// Like [`open`], with TLS if the protocol has it.
-fn open_to_target(
-    target: &Target<'_>,
-    address: SocketAddr,
-    steps: impl IntoIterator<Item = SetupStep>,
-) -> Result<BlockingStream> {
-    let mut link = BlockingStream::new(connect(address)?, target.wire.tls())?;
-    for step in steps {
-        run_step(&mut link, &step)?;
+    /// Creates the topic, if the broker needs that.
+    pub fn create_topic(&self) -> Result<()> {
+        let steps = self.wire.create_topic(self.topic);
+        if !steps.is_empty() {
+            self.open(steps)?;
+        }
+        Ok(())
     }
-    Ok(link)
+
+    /// Connects a subscriber. Its socket does not block.
+    pub fn subscriber(&self) -> Result<SubscriberSocket> {
+        let stream = self.open(self.wire.subscribe(self.topic)).context("a subscriber")?;
+        Ok(SubscriberSocket::new(stream)?)
+    }
+
+    /// Connects a publisher, which writes `burst` messages of this payload at once. Its socket does
+    /// not block.
+    pub fn publisher(&self, payload: &[u8], burst: usize) -> Result<Publisher> {
+        let stream = self.open(self.wire.publisher_setup()).context("a publisher")?;
+        let messages = self.wire.publish(self.topic, payload).repeat(burst);
+        Ok(Publisher {
+            connection: LineConnection::new(stream, messages)?,
+            rejections: self.wire.rejections(),
+            format: self.wire.confirmations(),
+            burst: u64::try_from(burst)?,
+            published: 0,
+            confirmed: 0,
+        })
+    }
 }
 
 /// Sends the bytes of a step and reads its answer.
-pub fn run_step(socket: &mut (impl Read + Write), step: &SetupStep) -> Result<()> {
-    socket.write_all(&step.send).context("the broker closed the connection")?;
-    socket.flush()?;
+fn run_step(stream: &mut Stream, step: &SetupStep) -> Result<()> {
+    stream.write_all(&step.send).context("the broker closed the connection")?;
+    stream.flush()?;
     let mut received = Vec::new();
-    while !is_answered(&received, step.until)? {
+    while !is_answered(&received, step.until_line)? {
         let mut buffer = [0; 4096];
-        let bytes = match socket.read(&mut buffer) {
+        let bytes = match stream.read(&mut buffer) {
             Ok(0) => bail!("the broker closed the connection{}", last_received(&received)),
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                bail!(
-                    "the broker did not answer within {ANSWER_TIMEOUT:?}{}",
-                    last_received(&received)
-                )
+                let last = last_received(&received);
+                bail!("the broker did not answer within {ANSWER_TIMEOUT:?}{last}")
             }
             Err(error) => return Err(error).context("cannot read an answer"),
         };
@@ -80,55 +96,26 @@ fn last_received(received: &[u8]) -> String {
     format!("; the last bytes were {:?}", String::from_utf8_lossy(end))
 }
 
-/// Whether the answer is complete.
-fn is_answered(received: &[u8], until: ReadUntil) -> Result<bool> {
-    match until {
-        ReadUntil::Nothing => Ok(true),
-        ReadUntil::Bytes(bytes) => Ok(received.len() >= bytes),
-        ReadUntil::Line(start) => {
-            for line in received.split_inclusive(|&byte| byte == b'\n') {
-                if !line.ends_with(b"\n") {
-                    break;
-                }
-                if line.starts_with(b"-") {
-                    bail!("the broker rejects: {}", String::from_utf8_lossy(line).trim_end());
-                }
-                if line.starts_with(start.as_bytes()) {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
+/// Whether a complete line starts with this text.
+fn is_answered(received: &[u8], start: &str) -> Result<bool> {
+    for line in received.split_inclusive(|&byte| byte == b'\n') {
+        if !line.ends_with(b"\n") {
+            break;
+        }
+        check(line, &["-"])?;
+        if line.starts_with(start.as_bytes()) {
+            return Ok(true);
         }
     }
+    Ok(false)
 }
 
-/// Creates the topic, if the broker needs that.
-pub fn create_topic(target: &Target<'_>) -> Result<()> {
-    let steps = target.wire.create_topic(target.topic);
-    if !steps.is_empty() {
-        open_to_target(target, target.address, target.wire.handshake().into_iter().chain(steps))?;
+/// An error if the line starts with one of these texts.
+fn check(line: &[u8], rejections: &[&str]) -> Result<()> {
+    if rejections.iter().any(|start| line.starts_with(start.as_bytes())) {
+        bail!("the broker rejects: {}", String::from_utf8_lossy(line).trim_end());
     }
     Ok(())
-}
-
-/// Connects a subscriber. Its socket does not block.
-pub fn subscriber(target: &Target<'_>) -> Result<SubscriberSocket> {
-    let wire = target.wire;
-    let steps = wire.handshake().into_iter().chain(wire.subscribe(target.topic));
-    let link = open_to_target(target, target.address, steps).context("a subscriber")?;
-    Ok(SubscriberSocket::new(link)?)
-}
-
-/// Connects a publisher, which writes `burst` messages at once. Its socket does not block.
-pub fn publisher(target: &Target<'_>, burst: usize) -> Result<PublisherSocket> {
-    let steps = target.wire.handshake().into_iter().chain(target.wire.publisher_setup());
-    let address = target.wire.publisher_address(target.address);
-    let (socket, session) =
-        open_to_target(target, address, steps).context("a publisher")?.into_parts();
-    let replies = Replies::new(target.wire.rejections());
-    let mut outlet = PublisherSocket::new(socket, target.message().repeat(burst), replies)?;
-    outlet.session = session;
-    Ok(outlet)
 }
 
 /// A window holds at least this number of writes, so that one is in flight while the next is
@@ -144,132 +131,187 @@ pub(crate) fn burst(payload_bytes: usize, window: u64, publishers: u16) -> usize
     (WRITE_BYTES / (payload_bytes + 20)).min(fitting).max(1)
 }
 
-/// A socket that writes the same messages again and again.
-pub struct PublisherSocket {
-    socket: TcpStream,
-    messages: Vec<u8>,
-    /// Bytes of `messages` that are written; all of them: the publisher is idle.
+/// A connection that reads lines, and writes its output as far as the socket accepts it.
+pub(crate) struct LineConnection {
+    stream: Stream,
+    /// Bytes that were read; an incomplete line stays.
+    input: Vec<u8>,
+    filled: usize,
+    output: Vec<u8>,
+    /// Bytes of `output` that are written.
     written: usize,
-    replies: Replies,
-    /// The TLS session. Bytes that it has accepted count as written.
-    session: Option<Box<ClientConnection>>,
+    /// Whether the stream holds no written bytes.
+    is_flushed: bool,
 }
 
-impl PublisherSocket {
-    pub(crate) fn new(socket: TcpStream, piece: Vec<u8>, replies: Replies) -> Result<Self> {
-        socket.set_nonblocking(true)?;
-        Ok(Self { socket, written: piece.len(), messages: piece, replies, session: None })
+impl LineConnection {
+    /// All of `output` counts as written.
+    pub(crate) fn new(stream: Stream, output: Vec<u8>) -> Result<Self> {
+        stream.socket().set_nonblocking(true)?;
+        let (input, written) = (vec![0; READ_BYTES], output.len());
+        Ok(Self { stream, input, filled: 0, output, written, is_flushed: true })
     }
 
     /// The socket, for the poller.
+    pub(crate) fn socket(&self) -> &TcpStream {
+        self.stream.socket()
+    }
+
+    /// Whether all output is written.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.written == self.output.len() && self.is_flushed
+    }
+
+    /// The output, to be extended. What is written completely is removed.
+    pub(crate) fn output_mut(&mut self) -> &mut Vec<u8> {
+        if self.is_idle() {
+            self.output.clear();
+            self.written = 0;
+        }
+        &mut self.output
+    }
+
+    /// Writes what the socket accepts. Returns whether all output is written.
+    pub(crate) fn flush(&mut self) -> Result<bool> {
+        while !self.is_idle() {
+            let result = match &self.output[self.written..] {
+                [] => self.stream.flush().map(|()| self.is_flushed = true),
+                rest => self.stream.write(rest).map(|bytes| {
+                    self.written += bytes;
+                    self.is_flushed = false;
+                }),
+            };
+            match result {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("cannot write"),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads all bytes that have arrived, and passes each complete line, without its end, and the
+    /// output to `handle`.
+    pub(crate) fn read_lines(
+        &mut self,
+        mut handle: impl FnMut(&[u8], &mut Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        loop {
+            let free_bytes = self.input.len() - self.filled;
+            let bytes = match self.stream.read(&mut self.input[self.filled..]) {
+                Ok(0) => bail!("the broker closed the connection"),
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error).context("cannot read"),
+            };
+            self.filled += bytes;
+            let mut start = 0;
+            for end in memchr_iter(b'\n', &self.input[..self.filled]) {
+                let line = &self.input[start..end];
+                handle(line.strip_suffix(b"\r").unwrap_or(line), &mut self.output)?;
+                start = end + 1;
+            }
+            self.input.copy_within(start..self.filled, 0);
+            self.filled -= start;
+            ensure!(
+                self.filled < self.input.len(),
+                "the broker sent a line of more than {READ_BYTES} bytes"
+            );
+            if bytes < free_bytes && !self.stream.is_tls() {
+                // The socket is empty; `epoll` reports later bytes.
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A publisher, which writes the same messages again and again.
+pub struct Publisher {
+    connection: LineConnection,
+    rejections: &'static [&'static str],
+    format: ConfirmationFormat,
+    burst: u64,
+    /// Events that were written completely or in part.
+    pub(crate) published: u64,
+    /// Publishes that are confirmed.
+    pub(crate) confirmed: u64,
+}
+
+impl Publisher {
+    /// The socket, for the poller.
     pub fn socket(&self) -> &TcpStream {
-        &self.socket
+        self.connection.socket()
     }
 
     /// Whether the last write is complete.
     pub(crate) fn is_idle(&self) -> bool {
-        let is_sent = self.session.as_ref().is_none_or(|session| !session.wants_write());
-        self.written == self.messages.len() && is_sent
-    }
-
-    /// Starts the next write of the messages.
-    pub fn start_write(&mut self) {
-        debug_assert!(self.is_idle(), "the last write is complete");
-        self.written = 0;
+        self.connection.is_idle()
     }
 
     /// The messages, to be changed before the next write. Their length must stay.
     pub(crate) fn messages_mut(&mut self) -> &mut [u8] {
         debug_assert!(self.is_idle(), "messages change only between writes");
-        &mut self.messages
+        &mut self.connection.output
     }
 
-    /// Writes what the socket accepts. Returns whether the write is complete.
-    pub fn flush(&mut self) -> io::Result<bool> {
-        let Some(session) = &mut self.session else {
-            self.written += write_available(&mut self.socket, &self.messages[self.written..])?;
-            return Ok(self.is_idle());
+    /// Writes the messages, as far as the socket accepts them. Returns whether the write is
+    /// complete.
+    pub fn write(&mut self) -> Result<bool> {
+        debug_assert!(self.is_idle(), "the last write is complete");
+        self.published += self.burst;
+        self.connection.written = 0;
+        self.flush()
+    }
+
+    /// Continues the last write. Returns whether it is complete.
+    pub(crate) fn flush(&mut self) -> Result<bool> {
+        self.connection.flush().context("a publisher")
+    }
+
+    /// Reads all replies that have arrived. The rejection of a publish is an error.
+    pub fn read_replies(&mut self) -> Result<()> {
+        let Self { connection, rejections, format, confirmed, .. } = self;
+        let count = |line: &[u8], _: &mut Vec<u8>| {
+            check(line, rejections)?;
+            count_confirmations(*format, line, confirmed)
         };
-        loop {
-            while session.wants_write() {
-                match session.write_tls(&mut self.socket) {
-                    Ok(_) => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                    Err(error) => return Err(error),
-                }
-            }
-            if self.written == self.messages.len() {
-                return Ok(true);
-            }
-            self.written += session.writer().write(&self.messages[self.written..])?;
-        }
-    }
-
-    /// Reads all bytes that have arrived, and passes each complete line to `handle`. The rejection
-    /// of a publish is an error.
-    pub fn read_replies(
-        &mut self,
-        buffer: &mut [u8],
-        mut handle: impl FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
-        loop {
-            if let Some(session) = &mut self.session {
-                match session.read_tls(&mut self.socket) {
-                    Ok(0) => bail!("the broker closed a publisher's connection"),
-                    Ok(_) => {}
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                    Err(error) => return Err(error).context("a publisher"),
-                }
-                session.process_new_packets()?;
-                while let Ok(bytes @ 1..) = session.reader().read(buffer) {
-                    self.replies.read(&buffer[..bytes], &mut handle)?;
-                }
-                continue;
-            }
-            match self.socket.read(buffer) {
-                Ok(0) => bail!("the broker closed a publisher's connection"),
-                Ok(bytes) => {
-                    self.replies.read(&buffer[..bytes], &mut handle)?;
-                    if bytes < buffer.len() {
-                        // The socket is empty; `epoll` reports later bytes.
-                        return Ok(());
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context("a publisher"),
-            }
-        }
+        connection.read_lines(count).context("a publisher")
     }
 }
 
-/// Writes what the socket accepts, and returns the number of bytes.
-pub(crate) fn write_available(socket: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
-    let mut written = 0;
-    while written < bytes.len() {
-        match socket.write(&bytes[written..]) {
-            Ok(more) => written += more,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+/// Counts what the line confirms.
+fn count_confirmations(format: ConfirmationFormat, line: &[u8], confirmed: &mut u64) -> Result<()> {
+    match format {
+        ConfirmationFormat::None => {}
+        ConfirmationFormat::Lines(start) => {
+            *confirmed += u64::from(line.starts_with(start.as_bytes()));
+        }
+        ConfirmationFormat::Cumulative => {
+            let line = str::from_utf8(line)?;
+            let count = line.split_ascii_whitespace().last().map(str::parse);
+            let Some(Ok(count)) = count else {
+                bail!("expected a confirmation, received {line:?}")
+            };
+            *confirmed = count;
         }
     }
-    Ok(written)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
     fn an_answer_ends_with_its_line() {
-        let until = ReadUntil::Line("+OK");
-        assert!(!is_answered(b"Connected.  (PID 1)\r\n+OK", until).unwrap());
-        assert!(is_answered(b"Connected.  (PID 1)\r\n+OK\r\n", until).unwrap());
-        let refused = is_answered(b"Connected.  (PID 1)\r\n-ERR limit no\r\n", until).unwrap_err();
+        assert!(!is_answered(b"Connected.  (PID 1)\r\n+OK", "+OK").unwrap());
+        assert!(is_answered(b"Connected.  (PID 1)\r\n+OK\r\n", "+OK").unwrap());
+        let refused = is_answered(b"Connected.  (PID 1)\r\n-ERR limit no\r\n", "+OK").unwrap_err();
         assert_eq!(refused.to_string(), "the broker rejects: -ERR limit no");
-        assert!(is_answered(b"abcd", ReadUntil::Bytes(4)).unwrap());
-        assert!(!is_answered(b"abc", ReadUntil::Bytes(4)).unwrap());
     }
 
     #[test]
@@ -279,5 +321,85 @@ mod tests {
         assert_eq!(burst(128, 10_000, 10), 442);
         assert_eq!(burst(128, 10_000, 100), 100);
         assert_eq!(burst(61_440, 1, 10), 1);
+    }
+
+    #[test]
+    fn confirmations_are_counted_and_rejections_are_errors() {
+        let confirmed = |format, lines: &[&str]| {
+            let mut confirmed = 0;
+            let mut count =
+                |line: &&str| count_confirmations(format, line.as_bytes(), &mut confirmed);
+            lines.iter().try_for_each(&mut count).map(|()| confirmed)
+        };
+        assert_eq!(
+            confirmed(ConfirmationFormat::Cumulative, &["+OK 40 1", "+OK 47 8"]).unwrap(),
+            8
+        );
+        assert!(confirmed(ConfirmationFormat::Cumulative, &["+OK"]).is_err(), "no number");
+        let ids = ["$3", "1-1", "$3"];
+        assert_eq!(confirmed(ConfirmationFormat::Lines("$"), &ids).unwrap(), 2);
+        assert_eq!(confirmed(ConfirmationFormat::None, &ids).unwrap(), 0);
+        let error = check(b"-ERR limit no space\r", &["-ERR "]).unwrap_err().to_string();
+        assert_eq!(error, "the broker rejects: -ERR limit no space");
+    }
+
+    /// A connection that does not block, and the end of the broker.
+    fn connected() -> (LineConnection, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = Stream::new(socket, None).unwrap();
+        (LineConnection::new(stream, Vec::new()).unwrap(), listener.accept().unwrap().0)
+    }
+
+    /// Reads until there are `count` lines, and echoes each.
+    fn echo(connection: &mut LineConnection, count: usize, lines: &mut Vec<Vec<u8>>) {
+        while lines.len() < count {
+            connection.output_mut();
+            let add = |line: &[u8], output: &mut Vec<u8>| {
+                lines.push(line.to_vec());
+                output.extend_from_slice(&[line, b"\n"].concat());
+                Ok(())
+            };
+            connection.read_lines(add).unwrap();
+            connection.flush().unwrap();
+        }
+    }
+
+    #[test]
+    fn lines_are_complete_in_any_split() {
+        let stream = b"one\r\n\r\ntwo\nthree\r\n";
+        for split in 0..=stream.len() {
+            let (mut connection, mut broker) = connected();
+            let mut lines = Vec::new();
+            broker.write_all(&stream[..split]).unwrap();
+            let complete = memchr_iter(b'\n', &stream[..split]).count();
+            echo(&mut connection, complete, &mut lines);
+            broker.write_all(&stream[split..]).unwrap();
+            echo(&mut connection, 4, &mut lines);
+            assert_eq!(lines, [&b"one"[..], b"", b"two", b"three"], "split at {split}");
+            drop(connection);
+            let mut answered = Vec::new();
+            broker.read_to_end(&mut answered).unwrap();
+            assert_eq!(answered, b"one\n\ntwo\nthree\n", "split at {split}");
+        }
+    }
+
+    #[test]
+    fn an_endless_line_and_a_closed_connection_are_errors() {
+        let (mut connection, mut broker) = connected();
+        connection.input.fill(b'x');
+        connection.filled = READ_BYTES - 1;
+        broker.write_all(b"x").unwrap();
+        let error = loop {
+            if let Err(error) = connection.read_lines(|_, _| Ok(())) {
+                break error.to_string();
+            }
+        };
+        assert!(error.contains("a line of more than"), "{error}");
+        let (mut connection, broker) = connected();
+        drop(broker);
+        connection.socket().set_nonblocking(false).unwrap();
+        let error = connection.read_lines(|_, _| Ok(())).unwrap_err().to_string();
+        assert!(error.contains("closed the connection"), "{error}");
     }
 }

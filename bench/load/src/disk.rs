@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{major, minor, statfs};
 
-use crate::figure::{median, to_f64};
+use crate::figure::{quantile, to_f64};
 
 /// Bytes per write when the disk is timed.
 const SYNC_BYTES: usize = 64 * 1024;
@@ -91,7 +91,7 @@ pub fn sync_time(dir: &Path) -> Result<Duration> {
         file.write(&piece)?;
         times.push(began.elapsed().as_secs_f64());
     }
-    Ok(Duration::from_secs_f64(median(&times).unwrap_or_default()))
+    Ok(Duration::from_secs_f64(quantile(&times, 0.5).unwrap_or_default()))
 }
 
 /// Writes and syncs these bytes in a loop, for the time `length`. Returns writes per second.

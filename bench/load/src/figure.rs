@@ -1,5 +1,7 @@
 //! The result of a measurement.
 
+use crate::text::format_count;
+
 /// A quantity, with one value per run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
@@ -28,25 +30,37 @@ impl Figure {
 
     /// The median of the runs.
     pub fn median(&self) -> Option<f64> {
-        median(&self.runs)
+        quantile(&self.runs, 0.5)
     }
 
     /// The lowest and the highest run.
     pub fn range(&self) -> Option<(f64, f64)> {
-        let sorted = sorted(&self.runs);
-        Some((*sorted.first()?, *sorted.last()?))
+        Some((quantile(&self.runs, 0.0)?, quantile(&self.runs, 1.0)?))
+    }
+
+    /// A value with the digits of this figure: `12,345` or `0.13`.
+    pub fn format(&self, value: f64) -> String {
+        match self.decimals {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
+            0 => format_count(value as u64),
+            digits => format!("{value:.digits$}"),
+        }
     }
 }
 
-/// The median; of an even number of values, the lower one of the two in the middle.
-pub fn median(runs: &[f64]) -> Option<f64> {
-    sorted(runs).get(runs.len().saturating_sub(1) / 2).copied()
-}
-
-fn sorted(runs: &[f64]) -> Vec<f64> {
-    let mut runs = runs.to_vec();
-    runs.sort_by(f64::total_cmp);
-    runs
+/// The value that this part of all values, 0 to 1, does not exceed. The median (0.5) of an even
+/// number of values is the lower one of the two in the middle.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "an index in the values, rounded up"
+)]
+pub fn quantile(values: &[f64], part: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (part * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
 }
 
 /// Converts a count to a number for calculations.
@@ -60,15 +74,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_one_of_the_runs() {
-        assert_eq!(median(&[]), None);
-        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.0));
+    fn a_quantile_is_one_of_the_values() {
+        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!(quantile(&[3.0, 1.0, 2.0], 0.5), Some(2.0));
+        assert_eq!(quantile(&[4.0, 1.0, 2.0, 3.0], 0.5), Some(2.0));
+        assert_eq!(quantile(&[4.0, 1.0, 2.0, 3.0], 0.99), Some(4.0));
+        let figure = Figure::new("a", "a", 0).with_runs([2.0, 1.0, 3.0]);
+        assert_eq!((figure.median(), figure.range()), (Some(2.0), Some((1.0, 3.0))));
     }
 
     #[test]
-    fn the_range_is_from_the_lowest_to_the_highest_run() {
-        let figure = Figure::new("a", "a", 0).with_runs([2.0, 1.0, 3.0]);
-        assert_eq!((figure.median(), figure.range()), (Some(2.0), Some((1.0, 3.0))));
+    fn a_value_has_the_digits_of_its_figure() {
+        assert_eq!(Figure::new("a", "a", 0).format(1_234_567.8), "1,234,567");
+        assert_eq!(Figure::new("a", "a", 2).format(12.345), "12.35");
     }
 }

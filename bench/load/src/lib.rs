@@ -14,11 +14,10 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`fan`] | deliveries per second, from any number of publishers to any number of subscribers |
-//! | [`fan_out`] | the same, and what tokens or encryption cost |
-//! | [`compare`] | the load of two brokers in turns |
+//! | [`fan_out`] | deliveries per second, and what tokens or encryption cost |
 //! | [`publish`] | confirmed publishes per second, beside a bare loop that writes and syncs |
 //! | [`queue`] | tasks per second: published, released to workers, acknowledged exactly once |
+//! | [`load`] | what these have in common: a load in turns, its rate and its costs |
 //! | [`command`] | measurements as subcommands: flags, the broker that is started, the report |
 //!
 //! The crate `tidings-bench` measures more with the same generator. Linux only: the costs of the
@@ -28,33 +27,33 @@
 //! mistake there could hide itself in the measurement. Its manifest names none of them, and a step
 //! of `.ci/run` checks its dependencies.
 
+pub mod broker;
 pub mod command;
-pub mod compare;
 pub mod connection;
 pub mod disk;
-pub mod fan;
+mod encryption;
 pub mod fan_out;
 pub mod figure;
 pub mod load;
-pub mod openssl;
 pub mod poller;
 pub mod publish;
 pub mod queue;
 mod receive_positions;
-pub mod replies;
 pub mod server;
 mod task_ledger;
+mod text;
 pub mod tidings;
 pub mod tls;
 pub mod wire;
-mod worker_connection;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use crate::figure::Figure;
-pub use crate::server::{Launch, ReadyWhen, Server};
+use crate::poller::Poller;
+pub use crate::server::{ReadyWhen, Server};
 pub use crate::tidings::Tidings;
+use crate::tls::SubscriberSocket;
 pub use crate::tls::TlsClient;
 pub use crate::wire::WireProtocol;
 
@@ -74,14 +73,33 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// The bytes that publish one event.
-    pub fn message(&self) -> Vec<u8> {
-        self.wire.publish(self.topic, &vec![b'x'; self.payload_bytes])
+    /// The payload of all events.
+    pub fn payload(&self) -> Vec<u8> {
+        vec![b'x'; self.payload_bytes]
     }
 
     /// How the received bytes of a subscriber add up to events.
     pub fn stream_layout(&self) -> wire::StreamLayout {
         self.wire.stream_layout(self.topic, self.payload_bytes)
+    }
+
+    /// Connects subscribers; the token of each is its index.
+    pub fn subscribers(
+        &self,
+        poller: &Poller,
+        count: u16,
+        progress: Progress<'_>,
+    ) -> anyhow::Result<Vec<SubscriberSocket>> {
+        let mut subscribers = Vec::with_capacity(count.into());
+        for token in 0..usize::from(count) {
+            if token.is_multiple_of(100) {
+                progress(&format!("connecting, {token} of {count}"))?;
+            }
+            let subscriber = self.subscriber()?;
+            poller.register_readable(subscriber.socket(), token)?;
+            subscribers.push(subscriber);
+        }
+        Ok(subscribers)
     }
 }
 

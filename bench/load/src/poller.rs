@@ -40,35 +40,17 @@ impl Poller {
     }
 
     fn register(&self, source: impl AsFd, token: usize, flags: EventFlags) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, source, event_data(token), flags)?)
+        let data = EventData::new_u64(u64::try_from(token).expect("a usize has at most 64 bits"));
+        Ok(epoll::add(&self.epoll, source, data, flags)?)
     }
 
-    /// From now on, reports a readable source when it is writable instead.
-    pub fn switch_to_writable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
-        self.modify(source, token, EventFlags::OUT)
-    }
-
-    /// The opposite of [`Poller::switch_to_writable`].
-    pub fn switch_to_readable(&self, source: impl AsFd, token: usize) -> io::Result<()> {
-        self.modify(source, token, EventFlags::IN)
-    }
-
-    fn modify(&self, source: impl AsFd, token: usize, flags: EventFlags) -> io::Result<()> {
-        Ok(epoll::modify(&self.epoll, source, event_data(token), flags)?)
-    }
-
-    /// Removes the source.
-    pub(crate) fn deregister(&self, source: impl AsFd) -> io::Result<()> {
-        Ok(epoll::delete(&self.epoll, source)?)
-    }
-
-    /// Waits until a source is ready, for `limit` at most (in whole milliseconds, at least 1), and
-    /// puts the tokens into `ready`.
+    /// Waits until a source is ready, for `limit` at most, and puts the tokens into `ready`. Limits
+    /// of a millisecond and more are rounded down to whole ones, so that the old system call
+    /// suffices, which every kernel has; shorter limits need Linux 5.11.
     pub fn wait(&mut self, limit: Duration, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
-        // Whole milliseconds, so that the old system call suffices, which every kernel has.
-        let limit = Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
-        let timeout = Timespec::try_from(limit.max(Duration::from_millis(1)));
+        let whole = Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        let timeout = Timespec::try_from(if whole.is_zero() { limit } else { whole });
         let timeout = timeout.map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(_) => {}
@@ -82,10 +64,6 @@ impl Poller {
         ready.extend(self.events.drain(..).map(token));
         Ok(())
     }
-}
-
-fn event_data(token: usize) -> EventData {
-    EventData::new_u64(u64::try_from(token).expect("a usize has at most 64 bits"))
 }
 
 /// Reads bytes from sockets and discards them, without a copy out of the kernel.

@@ -1,19 +1,16 @@
-//! A broker in a separate process: its start, its processor and its costs.
+//! A server in a separate process: its start, its processor and its costs.
 
 #![expect(clippy::disallowed_methods, reason = "the start of a broker has a time limit")]
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
-use crate::Figure;
-use crate::figure::to_f64;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Time limit for the start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -22,18 +19,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 const START_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Unit of the times in `/proc/PID/stat`: Linux reports hundredths of a second to all programs.
-pub const CLOCK_TICK: Duration = Duration::from_millis(10);
-
-/// The start of a server.
-#[derive(Debug)]
-pub struct Launch {
-    /// Program and arguments.
-    pub command: Command,
-    /// The sign that it listens.
-    pub ready: ReadyWhen,
-    /// The processor that it is pinned to.
-    pub processor: Option<usize>,
-}
+const CLOCK_TICK: Duration = Duration::from_millis(10);
 
 /// The sign that a server listens.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +30,7 @@ pub enum ReadyWhen {
     AcceptsConnections(SocketAddr),
 }
 
-/// A running server. It is killed when this value is dropped.
+/// A running server. It is killed, as by a crash, when this value is dropped.
 #[derive(Debug)]
 pub struct Server {
     process: Child,
@@ -52,9 +38,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it, and returns when it listens.
-    pub fn start(launch: Launch) -> Result<Self> {
-        let Launch { mut command, ready, processor } = launch;
+    /// Starts it, on this processor, and returns when it listens.
+    pub fn start(mut command: Command, ready: ReadyWhen, processor: Option<usize>) -> Result<Self> {
         command.stdin(Stdio::null());
         if matches!(ready, ReadyWhen::PrintsAddress(_)) {
             command.stdout(Stdio::piped());
@@ -128,14 +113,6 @@ impl Server {
             .context("cannot parse the memory of the server")
     }
 
-    /// Kills it as a crash would. Its costs are unknown afterwards.
-    pub fn kill(&self) -> Result<()> {
-        let pid = Pid::from_raw(self.process.id().cast_signed()).context("the process id is 0")?;
-        kill_process(pid, Signal::KILL)?;
-        waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
-        Ok(())
-    }
-
     fn read_proc_file(&self, file: &str) -> Result<String> {
         let path = format!("/proc/{}/{file}", self.process.id());
         fs::read_to_string(&path)
@@ -162,7 +139,7 @@ pub fn pin_to_processor(processor: usize) -> Result<()> {
 }
 
 /// Runs `run` on a processor. Processes that it starts stay there.
-pub(crate) fn run_pinned<T>(processor: usize, run: impl FnOnce() -> T) -> Result<T> {
+pub fn run_pinned<T>(processor: usize, run: impl FnOnce() -> T) -> Result<T> {
     let before = sched_getaffinity(None).context("cannot read the processors of this thread")?;
     pin_to_processor(processor)?;
     let result = run();
@@ -170,29 +147,16 @@ pub(crate) fn run_pinned<T>(processor: usize, run: impl FnOnce() -> T) -> Result
     Ok(result)
 }
 
-/// An address of this machine with an unused port.
-pub fn unused_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
-}
-
 /// Processor time of this thread so far.
-fn thread_cpu_time() -> Result<Duration> {
-    let stat = fs::read_to_string("/proc/thread-self/stat")
-        .context("cannot read the processor times of the generator")?;
-    Ok(CLOCK_TICK
-        * stat_cpu_ticks(&stat).context("cannot parse the processor times of the generator")?)
+pub(crate) fn thread_cpu_time() -> Result<Duration> {
+    Ok(Duration::try_from(clock_gettime(ClockId::ThreadCPUTime))?)
 }
 
-/// `utime` and `stime`, the 14th and 15th field.
+/// `utime` and `stime`, the 14th and 15th field. The second field is the process name and may
+/// contain anything.
 fn stat_cpu_ticks(stat: &str) -> Option<u32> {
-    stat_field_ticks(stat, 14)
-}
-
-/// The sum of the field with this number (from 1) and the next one. The second field is the process
-/// name and may contain anything.
-pub fn stat_field_ticks(stat: &str, field: usize) -> Option<u32> {
     let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace().skip(field - 3);
+    let mut fields = fields.split_ascii_whitespace().skip(11);
     Some(fields.next()?.parse::<u32>().ok()? + fields.next()?.parse::<u32>().ok()?)
 }
 
@@ -200,92 +164,6 @@ pub fn stat_field_ticks(stat: &str, field: usize) -> Option<u32> {
 pub fn status_bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
-}
-
-/// Costs of the runs: of the server, if its process is known, and of the generator. A generator
-/// that keeps its processor busy has measured itself.
-#[derive(Debug)]
-pub struct CpuCost {
-    /// Processor time per unit of work.
-    work: Figure,
-    /// Factor from microseconds per unit of work to the unit of the figure.
-    scale: f64,
-    /// Processors that the server kept busy.
-    processors: Figure,
-    /// Processors that the generator kept busy.
-    generator: Figure,
-}
-
-/// The begin of a run, and the processor times then.
-#[derive(Debug, Clone, Copy)]
-pub struct RunStart {
-    /// When it began.
-    pub began: Instant,
-    server: Option<Duration>,
-    generator: Duration,
-}
-
-impl RunStart {
-    /// Begins a run.
-    pub fn now(server: Option<&Server>) -> Result<Self> {
-        let server = server.map(Server::cpu_time).transpose()?;
-        Ok(Self { generator: thread_cpu_time()?, server, began: Instant::now() })
-    }
-
-    /// How long it has taken so far.
-    pub fn elapsed(&self) -> Duration {
-        self.began.elapsed()
-    }
-}
-
-impl CpuCost {
-    /// The work is a thousand deliveries.
-    pub fn per_thousand_deliveries() -> Self {
-        let key = "broker_cpu_us_per_1000_deliveries";
-        Self::new(Figure::new(key, "broker us per 1,000", 1), 1000.0)
-    }
-
-    /// `work` is the processor time for this number of units of work, in microseconds.
-    pub fn new(work: Figure, scale: f64) -> Self {
-        let processors = Figure::new("broker_cpus", "broker processors", 2);
-        let generator = Figure::new("generator_cpus", "generator processors", 2);
-        Self { work, scale, processors, generator }
-    }
-
-    /// Ends a run that did `work` units of work. Returns its length in seconds.
-    pub fn end_run(&mut self, start: RunStart, server: Option<&Server>, work: u64) -> Result<f64> {
-        let took = start.began.elapsed().as_secs_f64();
-        let generator = thread_cpu_time()?.saturating_sub(start.generator);
-        self.generator.runs.push(generator.as_secs_f64() / took);
-        if let (Some(before), Some(server)) = (start.server, server) {
-            let used = server.cpu_time()?.saturating_sub(before).as_secs_f64();
-            self.work.runs.push(used * 1e6 * self.scale / to_f64(work.max(1)));
-            self.processors.runs.push(used / took);
-        }
-        Ok(took)
-    }
-
-    /// Appends the costs and the peak memory to the figures of a measurement.
-    pub fn append_to(
-        self,
-        mut figures: Vec<Figure>,
-        server: Option<&Server>,
-    ) -> Result<Vec<Figure>> {
-        match server {
-            None => figures.push(self.generator),
-            Some(server) => {
-                let peak = peak_memory(server)?;
-                figures.extend([self.work, self.processors, self.generator, peak]);
-            }
-        }
-        Ok(figures)
-    }
-}
-
-/// Peak memory so far.
-pub fn peak_memory(server: &Server) -> Result<Figure> {
-    let mebibytes = to_f64(server.peak_bytes()?) / (1024.0 * 1024.0);
-    Ok(Figure::new("broker_peak_mib", "broker peak MiB", 1).with_runs([mebibytes]))
 }
 
 #[cfg(test)]

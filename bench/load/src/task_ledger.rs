@@ -5,10 +5,10 @@ use std::ops::Range;
 use anyhow::{Context, Result, ensure};
 
 /// Shortest payload of a task: `http://h0000042.test/000000000007`.
-pub const TASK_BYTES_MIN: usize = TASK_DIGITS.end;
+pub(crate) const TASK_BYTES_MIN: usize = TASK_DIGITS.end;
 
 /// Most keys.
-pub const KEYS_MAX: u32 = 10_000_000;
+pub(crate) const KEYS_MAX: u32 = 10_000_000;
 
 /// The digits of the host in a payload, and those of the task.
 const KEY_DIGITS: Range<usize> = 8..15;

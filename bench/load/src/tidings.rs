@@ -1,13 +1,11 @@
 //! The line protocol of Tidings.
 
 use anyhow::{Context, Result, bail};
-use memchr::memchr_iter;
 
 use crate::tls::TlsClient;
 use crate::wire::{
-    BacklogQuery, CatchUp, ConfirmationFormat, ConfirmedPublish, QueueSetup, QueueWorker,
-    ReadUntil, ReplayEnd, ReplayRequest, SetupStep, StreamLayout, Sync, WireProtocol, WorkerEvent,
-    WorkerPool,
+    ConfirmationFormat, QueueSetup, QueueWorker, SetupStep, StreamLayout, Sync, WireProtocol,
+    WorkerEvent, WorkerPool,
 };
 
 /// The protocol of Tidings, and how its topics are synced; without `sync`, the broker decides.
@@ -28,13 +26,11 @@ impl Tidings {
     }
 }
 
-const SUB_ANSWER_BYTES: u64 = "+OK\r\n".len() as u64;
-
 impl WireProtocol for Tidings {
     fn create_topic(&self, topic: &str) -> Vec<SetupStep> {
         let create = |sync: Sync| {
             let line = format!("TOPIC create {topic} sync={}\r\n", sync.as_str());
-            SetupStep::new(line, ReadUntil::Line("+OK"))
+            SetupStep::new(line, "+OK")
         };
         self.sync.map(create).into_iter().collect()
     }
@@ -48,15 +44,11 @@ impl WireProtocol for Tidings {
         // Events for peers may arrive before the answer, with any text. The new topic sends none to
         // peers.
         let line = format!("HELLO name=bench{token}\r\nPING\r\n");
-        vec![SetupStep::new(line, ReadUntil::Line("PONG"))]
+        vec![SetupStep::new(line, "PONG")]
     }
 
     fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        vec![SetupStep::new(format!("SUB {topic}\r\n"), ReadUntil::Line("+OK"))]
-    }
-
-    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        SetupStep::new(format!("SUB {topic}\r\n"), ReadUntil::Line("+OK"))
+        vec![SetupStep::new(format!("SUB {topic}\r\n"), "+OK")]
     }
 
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8> {
@@ -72,12 +64,8 @@ impl WireProtocol for Tidings {
         &["-ERR "]
     }
 
-    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
-        Ok(ConfirmedPublish {
-            setup: Vec::new(),
-            message: self.publish(topic, payload),
-            confirmations: ConfirmationFormat::Cumulative,
-        })
+    fn confirmations(&self) -> ConfirmationFormat {
+        ConfirmationFormat::Cumulative
     }
 
     fn queue_setup(&self, topic: &str, pool: WorkerPool) -> Result<QueueSetup> {
@@ -85,53 +73,14 @@ impl WireProtocol for Tidings {
         // Without events about outcomes, which no other server publishes.
         let create =
             format!("GROUP create {topic} topics={topic} key=host delay=0 page-ready=off\r\n");
-        let mut prepare = self.create_topic(topic);
-        prepare.push(SetupStep::new(create, ReadUntil::Line("+OK")));
+        let mut create_steps = self.create_topic(topic);
+        create_steps.push(SetupStep::new(create, "+OK"));
         let worker = |_| {
             let join = format!("JOIN {topic} credit={}\r\n", pool.credit);
             let worker: Box<dyn QueueWorker> = Box::new(GroupMember);
-            (vec![SetupStep::new(join, ReadUntil::Line("+OK"))], worker)
+            (vec![SetupStep::new(join, "+OK")], worker)
         };
-        Ok(QueueSetup {
-            create_steps: prepare,
-            workers: (0..pool.workers).map(worker).collect(),
-            backlog: BacklogQuery {
-                setup: Vec::new(),
-                request: format!("GROUP show {topic}\r\n").into_bytes(),
-                count_prefixes: &["waiting=", "processing="],
-            },
-        })
-    }
-
-    fn replay_request(
-        &self,
-        topic: &str,
-        payload_bytes: usize,
-        events: u64,
-    ) -> Result<ReplayRequest> {
-        Ok(ReplayRequest {
-            setup: Vec::new(),
-            request: format!("SUB {topic} from=first\r\n").into_bytes(),
-            end: ReplayEnd::Bytes(
-                SUB_ANSWER_BYTES + self.stream_layout(topic, payload_bytes).bytes(events),
-            ),
-        })
-    }
-
-    fn count_catch_up(&self, stream: &[u8]) -> Option<CatchUp> {
-        let mut catch_up = CatchUp::default();
-        let mut start = 0;
-        for end in memchr_iter(b'\n', stream) {
-            let line = &stream[start..end];
-            start = end + 1;
-            if line.starts_with(b"LAG ") {
-                catch_up.reported_lost += lag_events(line).unwrap_or(0);
-            } else {
-                // This also counts the rest of a line that began in an earlier read.
-                catch_up.events += 1;
-            }
-        }
-        Some(catch_up)
+        Ok(QueueSetup { create_steps, workers: (0..pool.workers).map(worker).collect() })
     }
 }
 
@@ -157,13 +106,6 @@ impl QueueWorker for GroupMember {
     }
 }
 
-/// Number of events in `LAG <topic> <from> <to>`.
-fn lag_events(line: &[u8]) -> Option<u64> {
-    let mut words = str::from_utf8(line).ok()?.split_ascii_whitespace().skip(2);
-    let (from, to) = (words.next()?.parse::<u64>().ok()?, words.next()?.parse::<u64>().ok()?);
-    (to + 1).checked_sub(from)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,12 +118,6 @@ mod tests {
         assert_eq!(WIRE.stream_layout("t", 3).bytes(10), 10 * 13 + 1);
         assert_eq!(WIRE.stream_layout("t", 3).bytes(10) - WIRE.stream_layout("t", 3).bytes(8), 27);
         assert_eq!(lines.len(), 27 - 2 + 2);
-    }
-
-    #[test]
-    fn lag_notices_count_as_lost_events() {
-        let stream = b"bc\r\nMSG t 3 abc\r\nLAG t 4 103\r\nMSG t 104 abc\r\nMSG t 105 a";
-        assert_eq!(WIRE.count_catch_up(stream), Some(CatchUp { events: 3, reported_lost: 100 }));
     }
 
     #[test]

@@ -50,43 +50,40 @@ impl TlsClient {
             .with_no_client_auth();
         Ok(Self(Arc::new(config)))
     }
-
-    fn connect(&self, socket: TcpStream) -> Result<BlockingStream> {
-        let name = ServerName::from(socket.peer_addr()?.ip());
-        let session = ClientConnection::new(Arc::clone(&self.0), name)?;
-        Ok(BlockingStream::Tls(Box::new(StreamOwned::new(session, socket))))
-    }
 }
 
-/// A connection during its setup, which sends commands and reads answers. The socket blocks.
+/// A connection that sends commands and reads answers.
 #[derive(Debug)]
-pub(crate) enum BlockingStream {
+pub enum Stream {
+    /// Without TLS.
     Plain(TcpStream),
+    /// With TLS.
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
-impl BlockingStream {
+impl Stream {
     /// With `tls`, the connection is encrypted.
     pub(crate) fn new(socket: TcpStream, tls: Option<&TlsClient>) -> Result<Self> {
-        match tls {
-            None => Ok(Self::Plain(socket)),
-            Some(tls) => tls.connect(socket),
+        let Some(TlsClient(config)) = tls else { return Ok(Self::Plain(socket)) };
+        let name = ServerName::from(socket.peer_addr()?.ip());
+        let session = ClientConnection::new(Arc::clone(config), name)?;
+        Ok(Self::Tls(Box::new(StreamOwned::new(session, socket))))
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.get_ref(),
         }
     }
 
-    /// The socket, and its TLS session.
-    pub(crate) fn into_parts(self) -> (TcpStream, Option<Box<ClientConnection>>) {
-        match self {
-            Self::Plain(socket) => (socket, None),
-            Self::Tls(stream) => {
-                let StreamOwned { conn, sock } = *stream;
-                (sock, Some(Box::new(conn)))
-            }
-        }
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
     }
 }
 
-impl Read for BlockingStream {
+impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.read(buffer),
@@ -95,7 +92,7 @@ impl Read for BlockingStream {
     }
 }
 
-impl Write for BlockingStream {
+impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.write(bytes),
@@ -114,31 +111,30 @@ impl Write for BlockingStream {
 /// The connection of a subscriber after its setup: it only receives. The socket does not block.
 #[derive(Debug)]
 pub struct SubscriberSocket {
-    socket: TcpStream,
-    records: Option<RecordCounter>,
+    stream: Stream,
+    records: RecordCounter,
 }
 
 impl SubscriberSocket {
     /// Must follow the last answer and precede the first event, so that no bytes are buffered in
     /// `stream`.
-    pub(crate) fn new(stream: BlockingStream) -> io::Result<Self> {
-        let (socket, session) = stream.into_parts();
-        socket.set_nonblocking(true)?;
-        Ok(Self { socket, records: session.map(|_| RecordCounter::default()) })
+    pub(crate) fn new(stream: Stream) -> io::Result<Self> {
+        stream.socket().set_nonblocking(true)?;
+        Ok(Self { stream, records: RecordCounter::default() })
     }
 
     /// The socket, for the poller.
     pub fn socket(&self) -> &TcpStream {
-        &self.socket
+        self.stream.socket()
     }
 
     /// Counts and discards the bytes that have arrived, before encryption; `None` if there were
     /// none, `Some(0)` at the end of the stream.
     pub fn count_available(&mut self, discard: &mut DiscardBuffer) -> io::Result<Option<u64>> {
-        match &mut self.records {
-            None => discard.discard_available(&self.socket),
-            Some(records) => records.count_available(&self.socket, discard),
+        if self.stream.is_tls() {
+            return self.records.count_available(self.stream.socket(), discard);
         }
+        discard.discard_available(self.stream.socket())
     }
 }
 

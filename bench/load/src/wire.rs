@@ -1,10 +1,6 @@
 //! The interface between the generator and the protocol of a broker.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use anyhow::{Result, bail};
-use memchr::memmem;
 
 use crate::tls::TlsClient;
 
@@ -13,27 +9,16 @@ use crate::tls::TlsClient;
 pub struct SetupStep {
     /// Bytes to write.
     pub send: Vec<u8>,
-    /// Read up to here before the next step.
-    pub until: ReadUntil,
+    /// Read until a complete line that starts with this text, before the next step. A line that
+    /// starts with `-` is a rejection.
+    pub until_line: &'static str,
 }
 
 impl SetupStep {
-    /// Writes `send` and reads until `until`.
-    pub fn new(send: impl Into<Vec<u8>>, until: ReadUntil) -> Self {
-        Self { send: send.into(), until }
+    /// Writes `send` and reads until a line that starts with `until_line`.
+    pub fn new(send: impl Into<Vec<u8>>, until_line: &'static str) -> Self {
+        Self { send: send.into(), until_line }
     }
-}
-
-/// The end of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadUntil {
-    /// No answer.
-    Nothing,
-    /// This number of bytes has arrived.
-    Bytes(usize),
-    /// A complete line that starts with this text has arrived. A line that starts with `-` is a
-    /// rejection.
-    Line(&'static str),
 }
 
 /// Converts the bytes of a subscriber's stream to events and back.
@@ -103,8 +88,7 @@ impl StreamLayout {
 
     /// Whether `bytes` are exactly `events` events, and otherwise only keepalives.
     pub fn is_complete(self, bytes: u64, events: u64) -> bool {
-        let expected = self.bytes(events);
-        let Some(over) = bytes.checked_sub(expected) else { return false };
+        let Some(over) = bytes.checked_sub(self.bytes(events)) else { return false };
         over == 0
             || (self.keepalive_bytes > 0
                 && over.is_multiple_of(self.keepalive_bytes)
@@ -112,45 +96,15 @@ impl StreamLayout {
     }
 }
 
-/// The messages of a confirmed publish, and the format of its confirmations.
-#[derive(Debug, Clone)]
-pub struct ConfirmedPublish {
-    /// Sent once on the connection of a publisher.
-    pub setup: Vec<SetupStep>,
-    /// One event.
-    pub message: Vec<u8>,
-    /// Format of the confirmations.
-    pub confirmations: ConfirmationFormat,
-}
-
 /// The format of confirmations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfirmationFormat {
+    /// Publishes are not confirmed.
+    None,
     /// Each line ends with the number of publishes that are confirmed by then.
     Cumulative,
     /// Each publish is confirmed by a line that starts with this text.
     Lines(&'static str),
-}
-
-/// A request for stored events.
-#[derive(Debug, Clone)]
-pub struct ReplayRequest {
-    /// Sent before the clock starts.
-    pub setup: Vec<SetupStep>,
-    /// Requests all events.
-    pub request: Vec<u8>,
-    /// The end of the replay.
-    pub end: ReplayEnd,
-}
-
-/// The end of a replay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplayEnd {
-    /// This number of bytes has arrived.
-    Bytes(u64),
-    /// This number of `MSG` messages of the NATS protocol has arrived. Their header lines vary in
-    /// length.
-    NatsMessages(u64),
 }
 
 /// When an event counts as safe, in terms of a topic.
@@ -189,14 +143,12 @@ pub struct WorkerPool {
     pub credit: u64,
 }
 
-/// The setup of a queue and its workers. Tasks are [`ConfirmedPublish`]es.
+/// The setup of a queue and its workers. Tasks are confirmed publishes.
 pub struct QueueSetup {
-    /// Create topic and queue, on a connection of their own after [`WireProtocol::handshake`].
+    /// Create topic and queue, on a connection of their own.
     pub create_steps: Vec<SetupStep>,
-    /// For each worker, the steps after [`WireProtocol::handshake`], and the protocol that follows.
+    /// For each worker, its first steps, and the protocol that follows.
     pub workers: Vec<(Vec<SetupStep>, Box<dyn QueueWorker>)>,
-    /// Requests the number of tasks that are not final.
-    pub backlog: BacklogQuery,
 }
 
 /// The protocol of a worker, in lines. The payload of a task is always one line.
@@ -228,48 +180,8 @@ pub enum WorkerEvent<'a> {
     Acked(u64),
 }
 
-/// A request for the number of tasks that are not final.
-#[derive(Debug, Clone)]
-pub struct BacklogQuery {
-    /// Sent once on a connection of its own after [`WireProtocol::handshake`].
-    pub setup: Vec<SetupStep>,
-    /// The request.
-    pub request: Vec<u8>,
-    /// The text before each number in the answer that is to be added.
-    pub count_prefixes: &'static [&'static str],
-}
-
-impl BacklogQuery {
-    /// The sum of the numbers in an answer; `None` while it is incomplete.
-    pub(crate) fn total(&self, answer: &[u8]) -> Option<u64> {
-        let number = |prefix: &&str| {
-            let start = memmem::find(answer, prefix.as_bytes())? + prefix.len();
-            let digits = answer[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-            // More digits may follow the last one that has arrived.
-            answer.get(start + digits)?;
-            str::from_utf8(&answer[start..start + digits]).ok()?.parse::<u64>().ok()
-        };
-        self.count_prefixes.iter().map(number).sum()
-    }
-}
-
-/// What a subscriber received after it had stopped reading for a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CatchUp {
-    /// Events that arrived.
-    pub events: u64,
-    /// Events that the broker reported as lost.
-    pub reported_lost: u64,
-}
-
 /// The protocol of a broker, as far as a load generator needs it.
 pub trait WireProtocol {
-    /// Creates the topic, on a connection of its own after [`WireProtocol::handshake`].
-    fn create_topic(&self, topic: &str) -> Vec<SetupStep> {
-        let _ = topic;
-        Vec::new()
-    }
-
     /// TLS settings; `None`: connections are plain.
     fn tls(&self) -> Option<&TlsClient> {
         None
@@ -280,28 +192,19 @@ pub trait WireProtocol {
         Vec::new()
     }
 
+    /// Creates the topic, on a connection of its own after [`WireProtocol::handshake`].
+    fn create_topic(&self, topic: &str) -> Vec<SetupStep> {
+        let _ = topic;
+        Vec::new()
+    }
+
     /// Steps of a publisher after [`WireProtocol::handshake`].
     fn publisher_setup(&self) -> Vec<SetupStep> {
         Vec::new()
     }
 
-    /// Address for publishers, given the address for subscribers.
-    fn publisher_address(&self, subscribers: SocketAddr) -> SocketAddr {
-        subscribers
-    }
-
     /// Steps of a subscriber after [`WireProtocol::handshake`].
-    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        vec![self.pipelined_subscribe(topic)]
-    }
-
-    /// Handshake and subscription of a new connection in one write.
-    fn pipelined_subscribe(&self, topic: &str) -> SetupStep;
-
-    /// Time until a subscription without an answer takes effect.
-    fn subscribe_delay(&self) -> Duration {
-        Duration::ZERO
-    }
+    fn subscribe(&self, topic: &str) -> Vec<SetupStep>;
 
     /// One publish, in the densest form that the protocol has.
     fn publish(&self, topic: &str, payload: &[u8]) -> Vec<u8>;
@@ -309,47 +212,20 @@ pub trait WireProtocol {
     /// Layout of the delivered bytes.
     fn stream_layout(&self, topic: &str, payload_bytes: usize) -> StreamLayout;
 
-    /// Beginnings of the lines that reject a publish; empty: the replies to a publisher are not
-    /// lines, and are ignored.
+    /// Beginnings of the lines that reject a publish.
     fn rejections(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Confirmed publishes. An error if the broker has none.
-    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
-        let _ = (topic, payload);
-        bail!("this broker does not confirm publishes")
+    /// How publishes are confirmed.
+    fn confirmations(&self) -> ConfirmationFormat {
+        ConfirmationFormat::None
     }
 
     /// A queue of the tasks that are published to the topic. An error if the broker has no queues.
     fn queue_setup(&self, topic: &str, pool: WorkerPool) -> Result<QueueSetup> {
         let _ = (topic, pool);
         bail!("this broker has no task queues")
-    }
-
-    /// Steps that store events for [`WireProtocol::replay_request`], on a connection of their own;
-    /// `None`: the events are published.
-    fn fill_steps(&self, topic: &str, payload: &[u8], events: u64) -> Option<Vec<SetupStep>> {
-        let _ = (topic, payload, events);
-        None
-    }
-
-    /// A request for `events` stored events. An error if the broker stores none.
-    fn replay_request(
-        &self,
-        topic: &str,
-        payload_bytes: usize,
-        events: u64,
-    ) -> Result<ReplayRequest> {
-        let _ = (topic, payload_bytes, events);
-        bail!("this broker stores no events")
-    }
-
-    /// Counts what a subscriber received after it had stopped reading. `None` if the protocol does
-    /// not report lost events, so that the number of bytes says everything.
-    fn count_catch_up(&self, stream: &[u8]) -> Option<CatchUp> {
-        let _ = stream;
-        None
     }
 }
 
@@ -369,19 +245,6 @@ mod tests {
         }
         assert_eq!(stream.events(0), 0);
         assert_eq!(stream.bytes(0), 0);
-    }
-
-    #[test]
-    fn the_backlog_is_added_up_once_the_answer_is_complete() {
-        let left = BacklogQuery {
-            setup: Vec::new(),
-            request: Vec::new(),
-            count_prefixes: &["waiting=", "held="],
-        };
-        let answer = b"+OK g members=4 waiting=12 held=30\r\n";
-        assert_eq!(left.total(answer), Some(42));
-        let end = answer.len() - b"\r\n".len();
-        assert!((0..=end).all(|cut| left.total(&answer[..cut]).is_none()), "digits may follow");
     }
 
     #[test]

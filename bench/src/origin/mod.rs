@@ -1,5 +1,5 @@
 //! A web server that uses little of the machine and records every request, to measure and judge
-//! crawlers. It has one thread and prepared responses, and allocates nothing per request.
+//! crawlers. It has one thread and prepared responses.
 //!
 //! Its hosts are addresses of 127.1.0.0/16 on one port, so thousands of them need neither names nor
 //! root.
@@ -19,15 +19,16 @@ mod verdict;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use tokio::runtime;
+use tokio::sync::oneshot;
 
 pub use self::politeness::HostRequests;
-pub use self::site::{HOSTS_MAX, PageKind, RequestTarget, Site};
+pub use self::site::{HOSTS_MAX, RequestTarget, Site};
 pub use self::verdict::{OriginRequest, RequestLog, Verdict};
 
 /// Connections that wait to be accepted. A crawler may connect to all hosts at the same moment, and
@@ -41,6 +42,8 @@ pub struct Origin {
     state: Arc<OriginState>,
     site: Site,
     port: u16,
+    /// Dropped to stop the thread.
+    stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -49,7 +52,6 @@ struct OriginState {
     began: Instant,
     log: Mutex<RequestLog>,
     changed: Condvar,
-    is_stopping: AtomicBool,
 }
 
 impl OriginState {
@@ -59,6 +61,19 @@ impl OriginState {
 
     fn lock_log(&self) -> MutexGuard<'_, RequestLog> {
         self.log.lock().expect("no code panics while it holds the lock")
+    }
+
+    /// Records a request, and returns its index in the log.
+    fn record_start(&self, host: u32, target: RequestTarget, start: Duration) -> usize {
+        let mut log = self.lock_log();
+        log.requests.push(OriginRequest { host, target, start, end: None });
+        self.changed.notify_all();
+        log.requests.len() - 1
+    }
+
+    fn record_end(&self, request: usize, end: Option<Duration>) {
+        self.lock_log().requests[request].end = end;
+        self.changed.notify_all();
     }
 }
 
@@ -74,17 +89,23 @@ impl Origin {
         // The log does not grow even if a crawler requests everything twice.
         let expected = 2 * (site.total_pages() + site.total_data() + u64::from(site.hosts));
         let requests = Vec::with_capacity(usize::try_from(expected)?);
-        let shared = Arc::new(OriginState {
+        let state = Arc::new(OriginState {
             began: Instant::now(),
             log: Mutex::new(RequestLog { requests, connections: 0 }),
             changed: Condvar::new(),
-            is_stopping: AtomicBool::new(false),
         });
-        let thread = thread::Builder::new().name("origin".to_owned()).spawn({
-            let shared = Arc::clone(&shared);
-            move || server::serve(site, listener, shared)
+        let (stop, stopped) = oneshot::channel::<()>();
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let serving = server::serve(site, listener, Arc::clone(&state));
+        let thread = thread::Builder::new().name("origin".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    result = serving => result,
+                    _ = stopped => Ok(()),
+                }
+            })
         })?;
-        Ok(Self { state: shared, site, port, thread: Some(thread) })
+        Ok(Self { state, site, port, stop: Some(stop), thread: Some(thread) })
     }
 
     /// The site that it serves.
@@ -147,7 +168,7 @@ impl Origin {
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        self.state.is_stopping.store(true, Ordering::Release);
+        drop(self.stop.take());
         // If the thread failed, a caller that waited for requests has already seen a timeout.
         let _ = self.thread.take().map(JoinHandle::join);
     }

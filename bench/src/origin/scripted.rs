@@ -39,9 +39,8 @@ pub(super) fn finish_document(html: &mut String, page: u32, page_bytes: usize) {
     html.push_str(end);
 }
 
-/// The script: many small functions, as a library has them, and the code that makes a page. A page
-/// that ticks never stops changing.
-pub(super) fn script(is_ticking: bool) -> String {
+/// The script: many small functions, as a library has them, and the code that makes a page.
+pub(super) fn script() -> String {
     let mut script = "\"use strict\";\nconst library = [];\n".to_owned();
     for number in 0.. {
         if script.len() >= SCRIPT_BYTES {
@@ -74,12 +73,6 @@ Promise.all(Array.from({{ length: {DATA_PARTS} }}, (_, part) => load(part))).the
 }});
 "#
     );
-    if is_ticking {
-        script.push_str(
-            "const clock = document.body.appendChild(document.createElement(\"p\"));\n\
-             setInterval(() => { clock.textContent = performance.now(); }, 100);\n",
-        );
-    }
     script
 }
 

@@ -1,10 +1,9 @@
 //! The content of the origin: all hosts have the same pages except for their names, rendered before
 //! the first request.
 
+use std::borrow::Cow;
 use std::fmt::Write;
-use std::io::IoSlice;
 use std::net::Ipv4Addr;
-use std::ops::Range;
 use std::time::Duration;
 
 use memchr::memmem;
@@ -38,22 +37,9 @@ pub struct Site {
     /// The pause that must follow a response before the next request to its host; robots.txt names
     /// it as `Crawl-delay`. `None`: requests may overlap.
     pub crawl_delay: Option<Duration>,
-    /// Responses have `Connection: keep-alive`, as those of most servers do. HTTP/1.1 does not need
-    /// it, but some clients open a connection for each request without it.
-    pub sends_keep_alive: bool,
-    /// How a page comes to its text and links.
-    pub kind: PageKind,
-}
-
-/// How a page comes to its text and links.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PageKind {
-    /// They are in the document.
-    Static,
-    /// A script of 300 kB, which all pages share, requests them in three parts.
-    Scripted,
-    /// The same, and a timer of the script changes the page ten times a second.
-    Ticking,
+    /// A script of 300 kB, which all pages share, requests text and links of a page in three parts.
+    /// Otherwise they are in the document.
+    pub is_scripted: bool,
 }
 
 /// Fields of a response that may be used for many pages.
@@ -80,10 +66,7 @@ impl Site {
 
     /// Number of the parts of the data of all pages.
     pub(super) fn total_data(&self) -> u64 {
-        match self.kind {
-            PageKind::Static => 0,
-            PageKind::Scripted | PageKind::Ticking => self.total_pages() * u64::from(DATA_PARTS),
-        }
+        if self.is_scripted { self.total_pages() * u64::from(DATA_PARTS) } else { 0 }
     }
 
     /// The pages that a page links to. Pages without a link so far come first.
@@ -97,26 +80,19 @@ impl Site {
         })
     }
 
-    fn response_head(&self, status: &str, kind: &str, fields: &str, body_bytes: usize) -> String {
-        let keep_alive = if self.sends_keep_alive { "Connection: keep-alive\r\n" } else { "" };
-        format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{fields}{keep_alive}\r\n"
-        )
-    }
-
     fn robots(&self) -> String {
         let delay = self.crawl_delay.map(|delay| format!("Crawl-delay: {}\n", delay.as_secs_f64()));
         format!("User-agent: *\n{}Disallow:\n", delay.unwrap_or_default())
     }
 
-    /// A page, and the range in it for the name of its host.
-    fn page(&self, page: u32) -> (String, Range<usize>) {
+    /// A page, and the position in it for the name of its host.
+    fn page(&self, page: u32) -> (String, usize) {
         let mut html = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>Page {page} of "
         );
-        let label = html.len()..html.len() + LABEL_BYTES;
+        let label = html.len();
         html.extend(std::iter::repeat_n(' ', LABEL_BYTES));
-        if self.kind != PageKind::Static {
+        if self.is_scripted {
             scripted::finish_document(&mut html, page, self.page_bytes);
             return (html, label);
         }
@@ -163,7 +139,7 @@ impl RequestTarget {
         let target = match path.split('/').collect::<Vec<_>>()[..] {
             ["", "robots.txt"] => Some(Self::Robots),
             ["", "p", page] => number(page).map(Self::Page),
-            _ if site.kind == PageKind::Static => None,
+            _ if !site.is_scripted => None,
             ["", "s", "app.js"] => Some(Self::Script),
             ["", "s", "style.css"] => Some(Self::Style),
             ["", "d", page, part] => number(page)
@@ -200,95 +176,68 @@ pub(super) fn parse_head(received: &[u8], site: &Site) -> Option<RequestHead> {
     Some(RequestHead { target, closes_connection: is_old || lines.any(says_close), bytes })
 }
 
-/// A response in two pieces, with the name of the host between them.
-#[derive(Debug)]
-struct CannedResponse {
-    before: Vec<u8>,
-    after: Vec<u8>,
-}
-
-/// All responses, as bytes for the sockets.
+/// All responses, with their heads. Pages lack the name of their host.
 #[derive(Debug)]
 pub(super) struct CannedResponses {
-    robots: CannedResponse,
-    pages: Vec<CannedResponse>,
-    script: CannedResponse,
-    style: CannedResponse,
+    robots: Vec<u8>,
+    /// With the position of the host's name.
+    pages: Vec<(Vec<u8>, usize)>,
+    script: Vec<u8>,
+    style: Vec<u8>,
     /// All parts of the first page, then those of the second one. Empty if the pages are static.
-    data: Vec<CannedResponse>,
-    not_found: CannedResponse,
-    /// The names of all hosts, in [`LABEL_BYTES`] each.
-    labels: Vec<u8>,
+    data: Vec<Vec<u8>>,
+    not_found: Vec<u8>,
 }
 
 impl CannedResponses {
     pub(super) fn render(site: &Site) -> Self {
+        // Most servers send `Connection: keep-alive`. Without it, some clients open a connection
+        // for each request, although HTTP/1.1 does not need it.
+        let response = |status: &str, kind: &str, fields: &str, body: &str| {
+            format!(
+                "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{fields}\
+                 Connection: keep-alive\r\n\r\n{body}",
+                body.len()
+            )
+            .into_bytes()
+        };
         let page = |page| {
             let (html, label) = site.page(page);
-            let kind = "text/html; charset=utf-8";
-            let head = site.response_head("200 OK", kind, "", html.len());
-            CannedResponse {
-                before: [head.as_bytes(), &html.as_bytes()[..label.start]].concat(),
-                after: html.as_bytes()[label.end..].to_vec(),
-            }
-        };
-        let unlabelled = |status, kind, fields, body: &str| CannedResponse {
-            before: (site.response_head(status, kind, fields, body.len()) + body).into_bytes(),
-            after: Vec::new(),
+            let response = response("200 OK", "text/html; charset=utf-8", "", &html);
+            let label = response.len() - html.len() + label;
+            (response, label)
         };
         let data = |page| {
             (0..DATA_PARTS).map(move |part| {
                 let data = scripted::data(site.links_of(page), part);
-                unlabelled("200 OK", "application/json", "", &data)
+                response("200 OK", "application/json", "", &data)
             })
         };
-        let label =
-            |host| format!("{:<LABEL_BYTES$}", Site::host_address(host).to_string()).into_bytes();
+        let scripted_pages = if site.is_scripted { site.pages } else { 0 };
         Self {
-            robots: unlabelled("200 OK", "text/plain", "", &site.robots()),
+            robots: response("200 OK", "text/plain", "", &site.robots()),
             pages: (0..site.pages).map(page).collect(),
-            script: unlabelled(
-                "200 OK",
-                "text/javascript",
-                CACHED,
-                &scripted::script(site.kind == PageKind::Ticking),
-            ),
-            style: unlabelled("200 OK", "text/css", CACHED, scripted::STYLE),
-            data: if site.kind == PageKind::Static {
-                Vec::new()
-            } else {
-                (0..site.pages).flat_map(data).collect()
-            },
-            not_found: unlabelled("404 Not Found", "text/html", "", "<title>Not found</title>\n"),
-            labels: (0..site.hosts).flat_map(label).collect(),
+            script: response("200 OK", "text/javascript", CACHED, &scripted::script()),
+            style: response("200 OK", "text/css", CACHED, scripted::STYLE),
+            data: (0..scripted_pages).flat_map(data).collect(),
+            not_found: response("404 Not Found", "text/html", "", "<title>Not found</title>\n"),
         }
     }
 
-    /// The part of a response after the first `sent` bytes; empty at its end.
-    pub(super) fn remaining(
-        &self,
-        host: u32,
-        target: RequestTarget,
-        sent: usize,
-    ) -> [IoSlice<'_>; 3] {
-        let (response, label) = match target {
-            RequestTarget::Robots => (&self.robots, &[][..]),
-            RequestTarget::Other => (&self.not_found, &[][..]),
-            RequestTarget::Script => (&self.script, &[][..]),
-            RequestTarget::Style => (&self.style, &[][..]),
-            RequestTarget::Data(page, part) => {
-                (&self.data[index(page * DATA_PARTS + part)], &[][..])
+    /// A response of this host.
+    pub(super) fn get(&self, host: u32, target: RequestTarget) -> Cow<'_, [u8]> {
+        Cow::Borrowed(match target {
+            RequestTarget::Robots => &self.robots,
+            RequestTarget::Other => &self.not_found,
+            RequestTarget::Script => &self.script,
+            RequestTarget::Style => &self.style,
+            RequestTarget::Data(page, part) => &self.data[index(page * DATA_PARTS + part)],
+            RequestTarget::Page(page) => {
+                let (response, label) = &self.pages[index(page)];
+                let (mut response, name) = (response.clone(), Site::host_address(host).to_string());
+                response[*label..*label + name.len()].copy_from_slice(name.as_bytes());
+                return Cow::Owned(response);
             }
-            RequestTarget::Page(page) => (&self.pages[index(page)], {
-                let begin = index(host) * LABEL_BYTES;
-                &self.labels[begin..begin + LABEL_BYTES]
-            }),
-        };
-        let mut skipped = sent;
-        [&response.before[..], label, &response.after[..]].map(|piece| {
-            let (_, rest) = piece.split_at(skipped.min(piece.len()));
-            skipped -= piece.len() - rest.len();
-            IoSlice::new(rest)
         })
     }
 }
@@ -311,8 +260,7 @@ mod tests {
             links: 30,
             response_delay: Duration::ZERO,
             crawl_delay: None,
-            sends_keep_alive: false,
-            kind: PageKind::Static,
+            is_scripted: false,
         }
     }
 
@@ -339,23 +287,13 @@ mod tests {
             (RequestTarget::Page(499), 10_200),
             (RequestTarget::Robots, 24),
         ] {
-            let rest = |sent| {
-                responses
-                    .remaining(251, target, sent)
-                    .iter()
-                    .flat_map(|piece| piece.to_vec())
-                    .collect::<Vec<_>>()
-            };
-            let whole = rest(0);
+            let whole = responses.get(251, target);
             let body = memmem::find(&whole, b"\r\n\r\n").unwrap() + 4;
-            let head = String::from_utf8_lossy(&whole[..body]).into_owned();
+            let head = String::from_utf8_lossy(&whole[..body]);
             assert_eq!(whole.len() - body, bytes, "{head}");
             assert!(head.contains(&format!("Content-Length: {bytes}\r\n")), "{head}");
             let named = memmem::find(&whole, b"of 127.1.1.2    </title>").is_some();
             assert_eq!(named, target != RequestTarget::Robots);
-            for sent in [0, 1, whole.len() / 2, whole.len()] {
-                assert_eq!(rest(sent), whole[sent..], "{sent}");
-            }
         }
     }
 

@@ -7,14 +7,11 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use crate::command::text::plural;
+use crate::text::plural;
 use crate::wire::Sync;
 
 /// The port of a broker that is named by its host alone.
 const PORT: u16 = 12_345;
-
-/// The time before the first run, in which caches and buffers fill.
-pub const WARM_UP: Duration = Duration::from_millis(500);
 
 /// The flags of every subcommand.
 #[derive(Debug, Clone, Args)]
@@ -84,11 +81,6 @@ pub struct RunFlags {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     #[serde(skip)]
     pub runs: u16,
-
-    /// Time before the first run
-    #[arg(skip = WARM_UP)]
-    #[serde(skip)]
-    pub warm_up: Duration,
 }
 
 impl RunFlags {

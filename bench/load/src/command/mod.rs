@@ -1,25 +1,22 @@
 //! Measurements as subcommands: their flags, the broker that is started for them, and the report.
 
-pub mod broker_process;
 pub mod flags;
 pub mod protection;
 pub mod report;
-pub mod text;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::command::broker_process::{BrokerProcess, DataDir};
 use crate::command::flags::CommonFlags;
 use crate::command::protection::ProtectionFlags;
 use crate::command::report::BenchReport;
 use crate::disk::{self, Disk};
-use crate::wire::{Sync, WireProtocol};
+use crate::wire::Sync;
 use crate::{Figure, Progress, Target, Tidings, server};
 
 /// A measurement. Its fields are its flags, and its settings in JSON.
@@ -30,22 +27,11 @@ pub trait Benchmark: Serialize {
     /// Whether it measures the disk, unless `--sync memory` is set.
     const MEASURES_DISK: bool = false;
 
-    /// The protection of the broker.
-    fn guard(&self) -> ProtectionFlags {
-        ProtectionFlags::default()
-    }
-
     /// The settings, for people.
     fn title(&self) -> String;
 
-    /// Measures this broker.
-    fn measure(&self, target: Target<'_>, progress: Progress<'_>) -> Result<Outcome>;
-
-    /// Measures the broker that a subcommand was given or has started. A measurement replaces this
-    /// one if it also needs the directory, the program or the flags.
-    fn measure_subject(&self, subject: &Subject<'_>, progress: Progress<'_>) -> Result<Outcome> {
-        self.measure(subject.target, progress)
-    }
+    /// Measures the broker that the subcommand was given or has started.
+    fn measure(&self, subject: &Subject<'_>, progress: Progress<'_>) -> Result<Vec<Figure>>;
 }
 
 /// A measurement as a subcommand.
@@ -73,110 +59,59 @@ pub struct Subject<'a> {
     pub common: &'a CommonFlags,
 }
 
-/// The results of a measurement.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// The numbers.
-    pub figures: Vec<Figure>,
-    /// Results that are not numbers: key, label, value.
-    pub words: Vec<(&'static str, &'static str, String)>,
-}
-
-impl From<Vec<Figure>> for Outcome {
-    fn from(figures: Vec<Figure>) -> Self {
-        Self { figures, words: Vec::new() }
-    }
-}
-
-/// Another way for subscribers than the line protocol.
-#[derive(Debug, Clone, Copy)]
-pub struct HttpStreams {
-    /// Its name, for the title.
-    pub name: &'static str,
-    /// Address at which the broker serves HTTP.
-    pub address: SocketAddr,
-    /// The protocol, for the setting of topics and the address of publishers.
-    pub wire: fn(Option<Sync>, SocketAddr) -> Box<dyn WireProtocol>,
-}
-
 /// Runs a measurement. Without `--broker` it starts `program` as the broker.
 pub fn measure<M: Benchmark + Args>(
     args: &BenchArgs<M>,
     program: &Path,
-    streams: Option<HttpStreams>,
     progress: Progress<'_>,
 ) -> Result<BenchReport> {
     let BenchArgs { bench, common } = args;
-    let (own, by_lines) = if common.broker.is_some() {
-        (None, Tidings::plain(common.sync))
+    let (topic, payload_bytes) = (new_topic_name(), usize::try_from(common.size)?);
+    let own = match common.broker {
+        Some(_) => None,
+        None => Some(ProtectionFlags::default().start(program, common, "")?),
+    };
+    let plain = Tidings::plain(common.sync);
+    let target = if let Some(own) = &own {
+        own.target(&topic, payload_bytes)
     } else {
-        let (own, wire) = start(args, program, streams.map(|streams| streams.address.port()))?;
-        (Some(own), wire)
+        let address = resolve(common.broker.as_deref().unwrap_or_default())?;
+        Target { wire: &plain, address, topic: &topic, payload_bytes, server: None }
     };
-    let lines = match (&common.broker, &own) {
-        (_, Some(own)) => own.server().address(),
-        (Some(broker), None) => resolve(broker)?,
-        (None, None) => unreachable!("without --broker one was started"),
-    };
-    let data = own.as_ref().map(BrokerProcess::data);
-    let is_durable = common.sync.map_or(M::MEASURES_DISK, Sync::is_durable);
-    let mut settings = settings(args, streams.is_some())?;
+    let data = own.as_ref().map(|own| own.data.path());
+    let mut settings = settings(args)?;
     let mut notes = Vec::new();
+    // Without `--sync` the topic has the broker's default, which may be durable.
+    let is_durable = common.sync.map_or(M::MEASURES_DISK, Sync::is_durable);
     if let Some(data) = data.filter(|_| is_durable) {
+        disk::check_not_in_memory(data)?;
         note_disk(data, &mut settings, &mut notes)?;
     }
     if let Some((_, client)) = common.pin {
         server::pin_to_processor(client)?;
     }
     let mut progress = |text: &str| progress(&format!("{}: {text}", M::NAME));
-    let by_http = streams.map(|streams| (streams.wire)(common.sync, lines));
-    let target = Target {
-        wire: by_http.as_deref().unwrap_or(&by_lines),
-        address: streams.map_or(lines, |streams| streams.address),
-        topic: &new_topic_name(),
-        payload_bytes: usize::try_from(common.size)?,
-        server: own.as_ref().map(BrokerProcess::server),
-    };
     let subject = Subject { target, data, program, common };
-    let Outcome { figures, words } = bench.measure_subject(&subject, &mut progress)?;
+    let figures = bench.measure(&subject, &mut progress)?;
     let broker = common.broker.as_deref().unwrap_or("a broker of its own");
-    let by = streams.map_or_else(String::new, |streams| format!(", by {}", streams.name));
-    let title = format!("{}, {broker}: {}, {} bytes{by}", M::NAME, bench.title(), common.size);
-    Ok(BenchReport { title, settings, figures, words, notes })
+    let title = format!("{}, {broker}: {}, {} bytes", M::NAME, bench.title(), common.size);
+    Ok(BenchReport { title, settings, figures, notes })
 }
 
 /// The address of a broker.
-pub fn resolve(broker: &str) -> Result<SocketAddr> {
+fn resolve(broker: &str) -> Result<SocketAddr> {
     let mut found = broker.to_socket_addrs().with_context(|| format!("cannot resolve {broker}"))?;
     found.next().with_context(|| format!("{broker} has no address"))
 }
 
-fn start<M: Benchmark + Args>(
-    BenchArgs { bench, common }: &BenchArgs<M>,
-    program: &Path,
-    http: Option<u16>,
-) -> Result<(BrokerProcess, Tidings)> {
-    let guard = bench.guard();
-    ensure!(
-        http.is_none() || !guard.is_some(),
-        "--tokens and --tls measure the line protocol; use them without --sse"
-    );
-    let data = DataDir::new(common.data.as_deref(), "")?;
-    // Without `--sync` the topic has the broker's default, which may be durable.
-    if common.sync.map_or(M::MEASURES_DISK, Sync::is_durable) {
-        disk::check_not_in_memory(data.path())?;
-    }
-    guard.start(program, common, data, http)
-}
-
 fn settings<M: Benchmark + Args>(
     BenchArgs { bench, common }: &BenchArgs<M>,
-    sse: bool,
 ) -> Result<Map<String, Value>> {
     let mut settings = Map::new();
     settings.insert("bench".to_owned(), json!(M::NAME));
     settings.insert("size".to_owned(), json!(common.size));
-    settings.insert("sse".to_owned(), json!(sse));
+    // Subscribers always use the line protocol.
+    settings.insert("sse".to_owned(), json!(false));
     if let Some(sync) = common.sync {
         settings.insert("sync".to_owned(), json!(sync.as_str()));
     }
@@ -192,21 +127,16 @@ fn note_disk(
     settings: &mut Map<String, Value>,
     notes: &mut Vec<String>,
 ) -> Result<()> {
-    let disk = Disk::of(data)?;
+    let Disk { mount, file_system, source } = Disk::of(data)?;
     let sync_us = disk::sync_time(data)?.as_micros();
     notes.push(format!(
-        "disk: {} on {} ({}), fdatasync of 64 KiB takes {sync_us} us",
-        disk.source, disk.mount, disk.file_system
+        "disk: {source} on {mount} ({file_system}), fdatasync of 64 KiB takes {sync_us} us"
     ));
-    settings.insert(
-        "disk".to_owned(),
-        json!({
-            "mount": disk.mount,
-            "file_system": disk.file_system,
-            "source": disk.source,
-            "sync_64k_us": u64::try_from(sync_us)?,
-        }),
-    );
+    let sync_us = u64::try_from(sync_us)?;
+    let disk = json!({
+        "mount": mount, "file_system": file_system, "source": source, "sync_64k_us": sync_us,
+    });
+    settings.insert("disk".to_owned(), disk);
     Ok(())
 }
 

@@ -7,9 +7,9 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 
-use crate::command::broker_process::{BrokerProcess, DataDir};
+use crate::broker::{self, Broker, DataDir};
 use crate::command::flags::CommonFlags;
-use crate::{Tidings, TlsClient, openssl};
+use crate::{Server, Tidings, TlsClient, encryption};
 
 /// The permissions of the token: only what a benchmark needs. With all permissions the broker would
 /// skip the check.
@@ -43,27 +43,23 @@ impl ProtectionFlags {
         }
     }
 
-    /// Starts a broker with this protection, and returns how to talk to it.
-    pub fn start(
-        self,
-        program: &Path,
-        common: &CommonFlags,
-        data: DataDir,
-        http: Option<u16>,
-    ) -> Result<(BrokerProcess, Tidings)> {
+    /// Starts a broker with this protection. `suffix` is appended to the name of its data
+    /// directory.
+    pub fn start(self, program: &Path, common: &CommonFlags, suffix: &str) -> Result<Broker> {
+        let data = DataDir::new(common.data.as_deref(), suffix)?;
         let mut wire = Tidings::plain(common.sync);
-        let mut flags = Vec::new();
+        let (mut command, ready) = broker::tidings(program, &data);
+        command.args(common.threads.map(|threads| format!("--threads={threads}")));
         if self.tokens {
             wire.token = Some(token(program, data.path())?);
         }
         if self.tls {
-            let files = openssl::create_certificate(data.path())?;
+            let files = encryption::create_certificate(data.path())?;
             wire.tls = Some(TlsClient::trusting_only(&files.cert)?);
-            flags = vec!["--tls-cert".into(), files.cert, "--tls-key".into(), files.key];
+            command.arg("--tls-cert").arg(files.cert).arg("--tls-key").arg(files.key);
         }
-        let processor = common.pin.map(|(server, _)| server);
-        let own = BrokerProcess::start(program, data, common.threads, processor, http, &flags)?;
-        Ok((own, wire))
+        let server = Server::start(command, ready, common.pin.map(|(server, _)| server))?;
+        Ok(Broker { server, wire: Box::new(wire), data })
     }
 }
 

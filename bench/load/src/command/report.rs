@@ -3,7 +3,6 @@
 use serde_json::{Map, Value, json};
 
 use crate::Figure;
-use crate::command::text::format_count;
 
 /// The settings and results of a measurement.
 #[derive(Debug)]
@@ -14,8 +13,6 @@ pub struct BenchReport {
     pub settings: Map<String, Value>,
     /// The results.
     pub figures: Vec<Figure>,
-    /// Results that are not numbers: key, label, value.
-    pub words: Vec<(&'static str, &'static str, String)>,
     /// Lines below the table.
     pub notes: Vec<String>,
 }
@@ -25,7 +22,6 @@ impl BenchReport {
     pub fn table(&self) -> Vec<String> {
         let mut lines = vec![self.title.clone()];
         lines.extend(self.figures.iter().filter_map(row));
-        lines.extend(self.words.iter().map(|(_, name, value)| format!("  {name:<24} {value:>14}")));
         lines.extend(self.notes.iter().map(|note| format!("  {note}")));
         lines
     }
@@ -37,24 +33,16 @@ impl BenchReport {
             let value = json!({ "p50": figure.median(), "runs": figure.runs });
             object.insert(figure.key.to_owned(), value);
         }
-        for (key, _, value) in &self.words {
-            object.insert((*key).to_owned(), json!(value));
-        }
         Value::Object(object)
     }
 }
 
 /// The median and the range of the runs; `None` for a figure without runs.
 fn row(figure: &Figure) -> Option<String> {
-    let shown = |value: f64| match figure.decimals {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
-        0 => format_count(value as u64),
-        digits => format!("{value:.digits$}"),
-    };
-    let (median, (low, high)) = (shown(figure.median()?), figure.range()?);
+    let (median, (low, high)) = (figure.format(figure.median()?), figure.range()?);
     let spread = match figure.runs.len() {
         1 => String::new(),
-        _ => format!("   ({} to {})", shown(low), shown(high)),
+        _ => format!("   ({} to {})", figure.format(low), figure.format(high)),
     };
     Some(format!("  {:<24} {median:>14}{spread}", figure.label))
 }
@@ -82,12 +70,9 @@ mod tests {
             title: String::new(),
             settings: Map::from_iter([("size".to_owned(), json!(128))]),
             figures: vec![RATE.with_runs([1.0, 2.0, 3.0])],
-            words: vec![("end", "end", "everything".to_owned())],
             notes: Vec::new(),
         };
-        let expected = json!({
-            "size": 128, "rate": { "p50": 2.0, "runs": [1.0, 2.0, 3.0] }, "end": "everything"
-        });
+        let expected = json!({ "size": 128, "rate": { "p50": 2.0, "runs": [1.0, 2.0, 3.0] } });
         assert_eq!(report.json(), expected);
     }
 }

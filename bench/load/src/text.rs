@@ -2,7 +2,7 @@
 //! own.
 
 /// A count with its thousands separated: `12,345`.
-pub fn format_count(n: u64) -> String {
+pub(crate) fn format_count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -15,6 +15,6 @@ pub fn format_count(n: u64) -> String {
 }
 
 /// A number with its noun: `1 run`, `2,000 runs`.
-pub fn plural(n: u64, noun: &str) -> String {
+pub(crate) fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", format_count(n), if n == 1 { "" } else { "s" })
 }

@@ -1,9 +1,9 @@
-// Crawls with Crawlee and Playwright: crawlee.js SEEDS BROWSER selector|idle
+// Crawls with Crawlee and Playwright: crawlee.js SEEDS BROWSER
 
 import { readFileSync } from "node:fs";
 import { Configuration, PlaywrightCrawler, log } from "@crawlee/playwright";
 
-const [seeds, executablePath, wait] = process.argv.slice(2);
+const [seeds, executablePath] = process.argv.slice(2);
 log.setLevel(log.LEVELS.ERROR);
 
 const crawler = new PlaywrightCrawler(
@@ -17,8 +17,7 @@ const crawler = new PlaywrightCrawler(
     // Styles, images and fonts. Unlike a route, this keeps the browser's cache.
     preNavigationHooks: [({ blockRequests }) => blockRequests()],
     async requestHandler({ page, enqueueLinks }) {
-      if (wait === "idle") await page.waitForLoadState("networkidle");
-      else await page.waitForSelector("a[href]");
+      await page.waitForSelector("a[href]");
       await page.content();
       await enqueueLinks({ strategy: "same-hostname" });
     },

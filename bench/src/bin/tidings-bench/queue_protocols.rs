@@ -2,11 +2,10 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use tidings_load::wire::{
-    BacklogQuery, ConfirmationFormat, ConfirmedPublish, QueueSetup, QueueWorker, ReadUntil,
-    SetupStep, StreamLayout, WireProtocol, WorkerEvent, WorkerPool,
+    QueueSetup, QueueWorker, SetupStep, WireProtocol, WorkerEvent, WorkerPool,
 };
 
-use crate::protocols::{Nats, STREAM, jetstream_inbox, jetstream_request, nats_step, resp, to_u64};
+use crate::protocols::{Nats, STREAM, jetstream_request, nats_publish, nats_step, resp, to_u64};
 
 /// The word with this index in a line.
 fn word_at(line: &[u8], index: usize) -> Option<&[u8]> {
@@ -43,16 +42,7 @@ pub(crate) fn jetstream(topic: &str, pool: WorkerPool) -> QueueSetup {
         });
         (vec![subscribe], puller)
     };
-    QueueSetup {
-        create_steps,
-        workers: (0..pool.workers).map(worker).collect(),
-        backlog: BacklogQuery {
-            setup: vec![jetstream_inbox()],
-            request: format!("PUB $JS.API.CONSUMER.INFO.{STREAM}.w _INBOX.api 0\r\n\r\n")
-                .into_bytes(),
-            count_prefixes: &["\"num_ack_pending\":", "\"num_pending\":"],
-        },
-    }
+    QueueSetup { create_steps, workers: (0..pool.workers).map(worker).collect() }
 }
 
 /// Requests a batch whenever half of its credit is free.
@@ -72,12 +62,8 @@ impl QueueWorker for JetStreamPuller {
             return 0;
         }
         self.free_credit -= batch;
-        let (inbox, body) = (&self.inbox, batch.to_string());
-        let request = format!(
-            "PUB $JS.API.CONSUMER.MSG.NEXT.{STREAM}.w {inbox} {}\r\n{body}\r\n",
-            body.len()
-        );
-        output.extend_from_slice(request.as_bytes());
+        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{STREAM}.w {}", self.inbox);
+        output.extend(nats_publish(&subject, batch.to_string().as_bytes()));
         batch
     }
 
@@ -117,13 +103,8 @@ pub(crate) fn redis_streams(topic: &str, pool: WorkerPool) -> QueueSetup {
         (Vec::new(), consumer)
     };
     QueueSetup {
-        create_steps: vec![SetupStep::new(create, ReadUntil::Line("+OK"))],
+        create_steps: vec![SetupStep::new(create, "+OK")],
         workers: (0..pool.workers).map(worker).collect(),
-        backlog: BacklogQuery {
-            setup: Vec::new(),
-            request: resp(&[b"XPENDING", topic.as_bytes(), GROUP.as_bytes()]),
-            count_prefixes: &[":"],
-        },
     }
 }
 
@@ -250,113 +231,6 @@ impl QueueWorker for RedisConsumer {
     }
 }
 
-/// beanstalkd: its tubes are queues and nothing else.
-pub(crate) struct Beanstalkd;
-
-/// Seconds that a worker may keep a job.
-const JOB_SECONDS: u64 = 60;
-
-impl WireProtocol for Beanstalkd {
-    /// A client that watches a tube may reserve its jobs, as [`BeanstalkReserver`] does. Without
-    /// `reserve`, it receives nothing.
-    fn subscribe(&self, topic: &str) -> Vec<SetupStep> {
-        vec![
-            self.pipelined_subscribe(topic),
-            SetupStep::new("ignore default\r\n", ReadUntil::Line("WATCHING")),
-        ]
-    }
-
-    fn pipelined_subscribe(&self, topic: &str) -> SetupStep {
-        SetupStep::new(format!("watch {topic}\r\n"), ReadUntil::Line("WATCHING"))
-    }
-
-    fn publish(&self, _: &str, payload: &[u8]) -> Vec<u8> {
-        let head = format!("put 0 0 {JOB_SECONDS} {}\r\n", payload.len());
-        [head.as_bytes(), payload, b"\r\n"].concat()
-    }
-
-    fn stream_layout(&self, _: &str, payload_bytes: usize) -> StreamLayout {
-        let bytes = format!("RESERVED  {payload_bytes}\r\n\r\n").len() + payload_bytes;
-        StreamLayout::numbered(to_u64(bytes))
-    }
-
-    fn confirmed_publish(&self, topic: &str, payload: &[u8]) -> Result<ConfirmedPublish> {
-        Ok(ConfirmedPublish {
-            setup: vec![SetupStep::new(format!("use {topic}\r\n"), ReadUntil::Line("USING"))],
-            message: self.publish(topic, payload),
-            confirmations: ConfirmationFormat::Lines("INSERTED "),
-        })
-    }
-
-    fn rejections(&self) -> &'static [&'static str] {
-        &[
-            "BURIED",
-            "EXPECTED_CRLF",
-            "JOB_TOO_BIG",
-            "DRAINING",
-            "OUT_OF_MEMORY",
-            "INTERNAL_ERROR",
-            "BAD_FORMAT",
-            "UNKNOWN_COMMAND",
-        ]
-    }
-
-    fn queue_setup(&self, topic: &str, pool: WorkerPool) -> Result<QueueSetup> {
-        let worker = |_| {
-            let reserver: Box<dyn QueueWorker> =
-                Box::new(BeanstalkReserver { free_credit: pool.credit, job: None });
-            (self.subscribe(topic), reserver)
-        };
-        Ok(QueueSetup {
-            create_steps: Vec::new(),
-            workers: (0..pool.workers).map(worker).collect(),
-            backlog: BacklogQuery {
-                setup: Vec::new(),
-                request: format!("stats-tube {topic}\r\n").into_bytes(),
-                count_prefixes: &["current-jobs-ready: ", "current-jobs-reserved: "],
-            },
-        })
-    }
-}
-
-/// Reserves jobs, with many commands in flight. A `reserve` without a job blocks the commands after
-/// it, so the worker reserves only jobs that are published.
-struct BeanstalkReserver {
-    /// Jobs that may be reserved.
-    free_credit: u64,
-    /// Id of the job with the payload in the next line.
-    job: Option<Vec<u8>>,
-}
-
-impl QueueWorker for BeanstalkReserver {
-    fn request_tasks(&mut self, unrequested: u64, output: &mut Vec<u8>) -> u64 {
-        let jobs = self.free_credit.min(unrequested);
-        self.free_credit -= jobs;
-        for _ in 0..jobs {
-            output.extend_from_slice(b"reserve\r\n");
-        }
-        jobs
-    }
-
-    fn handle_line<'a>(&mut self, line: &'a [u8], output: &mut Vec<u8>) -> Result<WorkerEvent<'a>> {
-        if let Some(job) = self.job.take() {
-            output.extend_from_slice(b"delete ");
-            output.extend_from_slice(&job);
-            output.extend_from_slice(b"\r\n");
-            self.free_credit += 1;
-            return Ok(WorkerEvent::Task(line));
-        }
-        if line.starts_with(b"RESERVED ") {
-            self.job = word_at(line, 1).map(<[u8]>::to_vec);
-            Ok(WorkerEvent::Ignored)
-        } else if line == b"DELETED" {
-            Ok(WorkerEvent::Acked(1))
-        } else {
-            unexpected(line)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -454,33 +328,11 @@ mod tests {
     }
 
     #[test]
-    fn beanstalkd_jobs_are_reserved_up_to_the_published_ones() {
-        let tasks = Beanstalkd.queue_setup("t", CREW).unwrap();
-        let lines = "RESERVED 17 3\r\nabc\r\nDELETED\r\n";
-        let (requested, output, events) = first_worker(tasks, 3, lines);
-        assert_eq!((requested, events), (3, ["abc", "acked 1"].map(str::to_owned).to_vec()));
-        assert_eq!(output, "reserve\r\nreserve\r\nreserve\r\ndelete 17\r\n");
-        let (requested, ..) = first_worker(Beanstalkd.queue_setup("t", CREW).unwrap(), 100, "");
-        assert_eq!(requested, 4, "its credit");
-    }
-
-    #[test]
     fn unexpected_lines_are_errors() {
-        let workers = [
-            jetstream("t", CREW).workers,
-            redis_streams("t", CREW).workers,
-            Beanstalkd.queue_setup("t", CREW).unwrap().workers,
-        ];
+        let workers = [jetstream("t", CREW).workers, redis_streams("t", CREW).workers];
         for (_, mut worker) in workers.into_iter().flatten() {
             let error = worker.handle_line(b"-ERR no", &mut Vec::new()).unwrap_err().to_string();
             assert_eq!(error, "unexpected line for a worker: -ERR no");
         }
-    }
-
-    #[test]
-    fn a_job_is_put_with_its_length() {
-        assert_eq!(Beanstalkd.publish("t", b"ab"), b"put 0 0 60 2\r\nab\r\n");
-        let reserved = b"RESERVED 7 2\r\nab\r\n".len();
-        assert_eq!(Beanstalkd.stream_layout("t", 2).bytes(1), to_u64(reserved));
     }
 }

@@ -1,51 +1,38 @@
-//! The limits: programs that do the least that a broker must do, or less.
+//! The limit: a program that does the least that a broker of lines must do. It reads up to 64 KiB
+//! from a publisher, cuts at the last line end, and writes that buffer to every subscriber.
 //!
-//! - `relay` reads up to 64 KiB from a publisher, cuts at the last line end, and writes that buffer
-//!   to every subscriber: the least work for a broker of lines.
-//! - `naive` does so for each line by itself, as a simple script would.
-//! - `blast` reads nothing and writes one buffer to every subscriber without end: the most that
-//!   generator and kernel can handle.
-//!
-//! Each of them writes to a socket until it has accepted everything: the window of the generator is
-//! smaller than the socket buffers.
+//! It writes to a socket until that has accepted everything: the window of the generator is smaller
+//! than the socket buffers.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 use memchr::memrchr;
-use rustix::buffer::spare_capacity;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::fd::OwnedFd;
+use tidings_load::poller::Poller;
 
 /// Bytes per read.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Most sockets per wait.
-const EVENTS_MAX: usize = 1024;
-
 /// Token of the listening socket.
-const LISTENER: u64 = u64::MAX;
+const LISTENER: usize = usize::MAX;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WriteUnit {
-    /// All complete lines of a read.
-    Read,
-    Line,
-}
+/// Longest wait for sockets.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Relays lines from publishers to the connections that sent `S`.
-pub(crate) fn relay(listener: &TcpListener, unit: WriteUnit) -> io::Result<()> {
+pub(crate) fn relay(listener: &TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
-    let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-    epoll::add(&epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-    let mut state = RelayState { epoll, connections: Vec::new(), subscribers: Vec::new() };
-    let mut events = Vec::with_capacity(EVENTS_MAX);
+    let poller = Poller::new()?;
+    poller.register_readable(listener, LISTENER)?;
+    let mut state = RelayState { poller, connections: Vec::new(), subscribers: Vec::new() };
+    let mut ready = Vec::new();
     loop {
-        epoll::wait(&state.epoll, spare_capacity(&mut events), None)?;
-        for event in events.drain(..) {
-            match event.data.u64() {
+        state.poller.wait(WAIT_MAX, &mut ready)?;
+        for &token in &ready {
+            match token {
                 LISTENER => state.accept(listener)?,
-                token => state.handle_readable(usize::try_from(token).expect("an index"), unit),
+                token => state.handle_readable(token),
             }
         }
     }
@@ -63,7 +50,7 @@ struct Connection {
 
 /// All connections.
 struct RelayState {
-    epoll: OwnedFd,
+    poller: Poller,
     connections: Vec<Option<Connection>>,
     /// Indexes of subscribers.
     subscribers: Vec<usize>,
@@ -83,15 +70,14 @@ impl RelayState {
             if token == self.connections.len() {
                 self.connections.push(None);
             }
-            let data = EventData::new_u64(u64::try_from(token).expect("an index"));
-            epoll::add(&self.epoll, &socket, data, EventFlags::IN)?;
+            self.poller.register_readable(&socket, token)?;
             self.connections[token] =
                 Some(Connection { socket, is_publisher: None, buffer: Vec::new(), filled: 0 });
         }
     }
 
     /// Reads from a connection, or removes it if it has ended.
-    fn handle_readable(&mut self, token: usize, unit: WriteUnit) {
+    fn handle_readable(&mut self, token: usize) {
         let Some(mut connection) = self.connections[token].take() else { return };
         match connection.read() {
             Ok(0) | Err(_) => {
@@ -103,15 +89,7 @@ impl RelayState {
             Ok(_) if connection.is_publisher == Some(true) => {
                 let end = memrchr(b'\n', &connection.buffer[..connection.filled]);
                 if let Some(end) = end {
-                    let lines = &connection.buffer[..=end];
-                    match unit {
-                        WriteUnit::Read => self.write(lines),
-                        WriteUnit::Line => {
-                            lines
-                                .split_inclusive(|&b| b == b'\n')
-                                .for_each(|line| self.write(line));
-                        }
-                    }
+                    self.write(&connection.buffer[..=end]);
                     connection.buffer.copy_within(end + 1..connection.filled, 0);
                     connection.filled -= end + 1;
                 }
@@ -158,71 +136,34 @@ impl Connection {
     }
 }
 
-/// Writes the same buffer to each subscriber without end.
-pub(crate) fn blast(
-    listener: &TcpListener,
-    subscribers: usize,
-    line_bytes: usize,
-) -> io::Result<()> {
-    let mut sockets = Vec::with_capacity(subscribers);
-    while sockets.len() < subscribers {
-        let (mut socket, _) = listener.accept()?;
-        let mut greeting = [0; 2];
-        // The first connection only tests whether this program listens.
-        if socket.read_exact(&mut greeting).is_ok() {
-            socket.write_all(&greeting)?;
-            sockets.push(socket);
-        }
-    }
-    let mut line = vec![b'x'; line_bytes];
-    line[line_bytes - 1] = b'\n';
-    let buffer = line.repeat((READ_BYTES / line_bytes).max(1));
-    loop {
-        for mut socket in &sockets {
-            socket.write_all(&buffer)?;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::disallowed_methods, reason = "a limit is a program, here a thread")]
 
     use std::net::Ipv4Addr;
     use std::thread;
-    use std::time::Duration;
 
     use tidings_load::Target;
     use tidings_load::command::flags::RunFlags;
-    use tidings_load::fan::Fan;
-    use tidings_load::load::LoadSize;
+    use tidings_load::command::protection::ProtectionFlags;
+    use tidings_load::fan_out::FanOut;
 
     use super::*;
     use crate::protocols::BareLines;
 
     /// The generator counts to the byte, so a relay that loses or splits anything fails.
-    #[track_caller]
-    fn assert_relays_everything(unit: WriteUnit) {
+    #[test]
+    fn whole_reads_reach_every_subscriber() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         // The thread ends with the process.
-        thread::spawn(move || relay(&listener, unit));
+        thread::spawn(move || relay(&listener));
         let target =
             Target { wire: &BareLines, address, topic: "t", payload_bytes: 128, server: None };
-        let size = LoadSize { publishers: 3, subscribers: 5, window: 999 };
-        let length = RunFlags { seconds: 1, runs: 1, warm_up: Duration::ZERO };
-        let fan = Fan { size, length };
-        let figures = fan.measure(target, &mut |_| Ok(())).unwrap();
+        let (publishers, subscribers, window) = (3, 5, 999);
+        let (length, guard) = (RunFlags { seconds: 1, runs: 1 }, ProtectionFlags::default());
+        let fan_out = FanOut { publishers, subscribers, window, length, guard };
+        let figures = fan_out.measure_target(target, &mut |_| Ok(())).unwrap();
         assert!(figures[0].median().unwrap() > 0.0);
-    }
-
-    #[test]
-    fn whole_reads_reach_every_subscriber() {
-        assert_relays_everything(WriteUnit::Read);
-    }
-
-    #[test]
-    fn single_lines_reach_every_subscriber() {
-        assert_relays_everything(WriteUnit::Line);
     }
 }
