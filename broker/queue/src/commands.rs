@@ -1,11 +1,10 @@
 //! Translates the actions of `GROUP` and `JOB` into inputs of a group.
 
 use tidings_protocol::{
-    GroupAction, GroupCommand, GroupName, JobAction, JobCommand, JobName, ProtocolError,
-    bad_argument,
+    GroupAction, GroupCommand, GroupName, GroupSettings, JobAction, JobCommand, JobName,
+    JobSettings, ProtocolError, Settings, bad_argument,
 };
 
-use crate::jobs::JobSettings;
 use crate::{GroupQuery, Input, JobChange, JobOperation, Operation, Requester, SettingWords};
 
 /// The input for an action on an existing group, which neither [lists](GroupAction::Ls) nor
@@ -22,7 +21,10 @@ pub fn group_input(asked: Requester, manage: &GroupCommand<'_>) -> Result<Input,
             query(GroupQuery::Group)
         }
         GroupAction::Set => {
-            Ok(Input::Configure { requester: asked, settings: manage.group_settings()? })
+            manage.require_setting::<GroupSettings>()?;
+            GroupSettings::default().changed(manage.settings.iter().copied())?;
+            let changes = setting_words(manage.settings.iter().copied());
+            Ok(Input::Configure { requester: asked, changes })
         }
         GroupAction::Tasks => query(GroupQuery::Tasks(manage.task_query()?)),
         GroupAction::Keys => query(GroupQuery::Keys(manage.key_query()?)),
@@ -86,6 +88,7 @@ pub fn job_input(
         JobAction::Cancel => act(plain()?, JobOperation::Cancel),
         JobAction::Show => Input::Query { requester: asked, query: GroupQuery::Job(plain()?) },
         JobAction::Ls => {
+            manage.refuse_name()?;
             Input::Query { requester: asked, query: GroupQuery::Jobs(manage.job_query()?) }
         }
         JobAction::Add => act(name()?, add_seed(manage)?),
@@ -104,12 +107,16 @@ pub fn job_input(
 fn job_changes(manage: &JobCommand<'_>) -> Result<SettingWords, ProtocolError> {
     let is_change = |(key, _): &(&str, _)| !["group", "dry", "after"].contains(key);
     let changes = manage.settings.iter().copied().filter(is_change);
-    JobSettings::default().changed(changes.clone())?;
-    let changes: Vec<_> = changes.map(|(key, value)| (key.into(), value.into())).collect();
+    JobSettings::default().changed_in_pass(changes.clone())?;
+    let changes = setting_words(changes);
     if changes.is_empty() {
         return Err(bad_argument("set needs a setting, such as exclude=/calendar/"));
     }
     Ok(changes)
+}
+
+fn setting_words<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> SettingWords {
+    pairs.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 fn add_seed(manage: &JobCommand<'_>) -> Result<JobOperation, ProtocolError> {

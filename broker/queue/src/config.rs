@@ -1,36 +1,15 @@
-//! Settings of a group: each with its unit, default and reason, and the words that set it.
+//! The settings and limits of a group: each with its unit, default and reason.
 
-use tidings_protocol::status::{DurationMs, GroupSettingsStatus, KeyDelay};
 use tidings_protocol::{
-    CanonicalUrl, DAY_MS, DEFAULT_TOPIC, GroupSetting, JOB_DONE_TOPIC, KeyKind, PAGE_READY_TOPIC,
-    Payload, ProtocolError, TopicName, bad_argument,
+    CanonicalUrl, DAY_MS, GroupSettings, JOB_DONE_TOPIC, KeyKind, PAGE_READY_TOPIC, Payload,
+    ProtocolError, Settings, bad_argument,
 };
 
-/// Settings of one group. All durations are in ms.
+/// Settings and limits of one group. All durations are in ms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupConfig {
-    /// Topics that feed the group.
-    pub topics: Vec<TopicName>,
-    /// What becomes the key of an event.
-    pub key: KeyKind,
-    /// Tasks in flight per key. One is polite; more is for keys that are not hosts.
-    pub parallel: u32,
-    /// Time between the end of one request and the start of the next on a key. `None`: 1 s, or 0
-    /// for loopback, where the operator disturbs only their own machine.
-    pub delay_ms: Option<u64>,
-    /// Time after which a task is lost unless the member renews its lease. A crawler ends its
-    /// request earlier.
-    pub lease_ms: u64,
-    /// Failed attempts after which an entry becomes a dead letter.
-    pub max_attempts: u32,
-    /// Lost leases after which an entry becomes a dead letter.
-    pub max_losses: u32,
-    /// Wait after the first failure; it doubles with each further one.
-    pub backoff_ms: u64,
-    /// Whether the final outcome of each URL is an event on `page-ready`.
-    pub page_ready: bool,
-    /// Whether a key with a host that does not answer rests longer and longer.
-    pub circuit: bool,
+    /// The settings that a client can set.
+    pub settings: GroupSettings,
     /// The longest wait after a failure.
     pub backoff_ms_max: u64,
     /// Longest rest that a worker may request once (`not-before`).
@@ -72,16 +51,7 @@ const DEFAULT_DELAY_MS: u64 = 1000;
 impl Default for GroupConfig {
     fn default() -> Self {
         Self {
-            topics: vec![DEFAULT_TOPIC.parse().expect("the default topic has a valid name")],
-            key: KeyKind::Host,
-            parallel: 1,
-            delay_ms: None,
-            lease_ms: 60_000,
-            max_attempts: 3,
-            max_losses: 4,
-            backoff_ms: 2000,
-            page_ready: true,
-            circuit: true,
+            settings: GroupSettings::default(),
             backoff_ms_max: 60 * 60 * 1000,
             not_before_ms_max: DAY_MS,
             pace_ms_max: 5 * 60 * 1000,
@@ -105,49 +75,20 @@ impl GroupConfig {
         &self,
         settings: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, ProtocolError> {
-        let mut next = self.clone();
-        for (name, value) in settings {
-            next.set(GroupSetting::parse(name, value)?);
-        }
-        Ok(next)
-    }
-
-    /// Applies settings.
-    #[must_use]
-    pub fn with(&self, settings: Vec<GroupSetting>) -> Self {
-        let mut next = self.clone();
-        for setting in settings {
-            next.set(setting);
-        }
-        next
-    }
-
-    fn set(&mut self, setting: GroupSetting) {
-        match setting {
-            GroupSetting::Topics(topics) => self.topics = topics,
-            GroupSetting::Key(key) => self.key = key,
-            GroupSetting::Parallel(parallel) => self.parallel = parallel,
-            GroupSetting::DelayMs(delay_ms) => self.delay_ms = delay_ms,
-            GroupSetting::LeaseMs(lease_ms) => self.lease_ms = lease_ms,
-            GroupSetting::MaxAttempts(attempts) => self.max_attempts = attempts,
-            GroupSetting::MaxLosses(losses) => self.max_losses = losses,
-            GroupSetting::BackoffMs(backoff_ms) => self.backoff_ms = backoff_ms,
-            GroupSetting::PageReady(page_ready) => self.page_ready = page_ready,
-            GroupSetting::Circuit(circuit) => self.circuit = circuit,
-        }
+        Ok(Self { settings: self.settings.changed(settings)?, ..self.clone() })
     }
 
     /// Checks that the settings fit together.
     pub fn validate(&self) -> Result<(), ProtocolError> {
-        let has = |name| self.topics.iter().any(|topic| topic.as_str() == name);
+        let has = |name| self.settings.topics.iter().any(|topic| topic.as_str() == name);
         // A group of URLs would find none in these events, and make each a dead letter.
-        if has(JOB_DONE_TOPIC) && !self.key.is_own() {
+        if has(JOB_DONE_TOPIC) && !self.settings.key.is_own() {
             let text = format!(
                 "topics={JOB_DONE_TOPIC}: this topic feeds only groups with key=none or seq"
             );
             return Err(bad_argument(text));
         }
-        if has(PAGE_READY_TOPIC) && !self.key.is_own() && self.page_ready {
+        if has(PAGE_READY_TOPIC) && !self.settings.key.is_own() && self.settings.page_ready {
             return Err(bad_argument(format!(
                 "topics={PAGE_READY_TOPIC}: the group would feed itself; set page-ready=off, or \
                  key=none or seq"
@@ -156,30 +97,9 @@ impl GroupConfig {
         Ok(())
     }
 
-    /// Returns the settings as `name=value` words, in the form that sets them.
-    pub fn describe(&self) -> String {
-        self.status().to_string()
-    }
-
-    /// The settings that a client can set.
-    pub fn status(&self) -> GroupSettingsStatus {
-        GroupSettingsStatus {
-            topics: self.topics.iter().map(ToString::to_string).collect(),
-            key: self.key.to_string(),
-            parallel: self.parallel.into(),
-            delay: self.delay_ms.map_or(KeyDelay::Default, KeyDelay::Ms),
-            lease: DurationMs(self.lease_ms),
-            max_attempts: self.max_attempts.into(),
-            max_losses: self.max_losses.into(),
-            backoff: DurationMs(self.backoff_ms),
-            page_ready: self.page_ready.into(),
-            circuit: self.circuit.into(),
-        }
-    }
-
     /// Returns the delay of a key without any `pace`.
     pub fn delay_of(&self, key: &str) -> u64 {
-        match (self.delay_ms, &self.key) {
+        match (self.settings.delay_ms, &self.settings.key) {
             (_, key) if key.is_own() => 0,
             (Some(delay_ms), _) => delay_ms,
             (None, KeyKind::Host | KeyKind::Domain) if is_loopback(key) => 0,
@@ -189,12 +109,16 @@ impl GroupConfig {
 
     /// Returns the longest delay that [`delay_of`](Self::delay_of) returns for any key.
     pub fn longest_delay(&self) -> u64 {
-        if self.key.is_own() { 0 } else { self.delay_ms.unwrap_or(DEFAULT_DELAY_MS) }
+        if self.settings.key.is_own() {
+            0
+        } else {
+            self.settings.delay_ms.unwrap_or(DEFAULT_DELAY_MS)
+        }
     }
 
     /// Returns the key of a URL, if the URL alone decides it.
     pub fn key_of_url<'a>(&self, url: &'a CanonicalUrl<'_>) -> Option<&'a str> {
-        match self.key {
+        match self.settings.key {
             KeyKind::Host => Some(url.host()),
             KeyKind::Domain => Some(url.domain()),
             KeyKind::Attribute(_) | KeyKind::None | KeyKind::Seq => None,
@@ -206,7 +130,8 @@ impl GroupConfig {
     /// is in 0..1.
     pub fn backoff_after(&self, failures: u32, chance: f64) -> u64 {
         let doublings = failures.saturating_sub(1).min(32);
-        let wait_ms = self.backoff_ms.saturating_mul(1 << doublings).min(self.backoff_ms_max);
+        let wait_ms =
+            self.settings.backoff_ms.saturating_mul(1 << doublings).min(self.backoff_ms_max);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

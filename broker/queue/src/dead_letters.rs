@@ -82,9 +82,9 @@ impl DeadLetters {
 impl GroupConfig {
     /// Returns why an entry is given up, if its attempts or losses are used up.
     pub(super) fn dead_reason(&self, entry: &Entry) -> Option<&'static str> {
-        if entry.failures >= self.max_attempts {
+        if entry.failures >= self.settings.max_attempts {
             Some("max-attempts")
-        } else if entry.losses >= self.max_losses {
+        } else if entry.losses >= self.settings.max_losses {
             Some("max-losses")
         } else {
             None

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
-    After, EntrySelection, GroupSetting, JobName, JobQuery, KeyQuery, ListRange, MemberId,
+    After, EntrySelection, JobName, JobQuery, JobSettings, KeyQuery, ListRange, MemberId,
     ProtocolError, RuleSettings, ScheduleQuery, Seq, TaskId, TaskQuery, TaskReply, TopicName,
     WaitingChange,
 };
 
 use crate::entry::{EntryId, JobNumber};
-use crate::jobs::JobSettings;
 use crate::moment::ClockStamp;
 use crate::record::GroupRecord;
 use crate::requester::{ClientLabel, ConnId, Requester};
@@ -97,7 +96,7 @@ pub enum Input {
         credit: u32,
         /// How many of them may need a browser; `None` for a worker without one.
         render: Option<u32>,
-        /// How people recognise it.
+        /// What people see of it.
         label: ClientLabel,
     },
     /// A worker sent a command that is not an input of the group: it is alive.
@@ -122,7 +121,7 @@ pub enum Input {
         /// The client.
         requester: Requester,
         /// What changes.
-        settings: Vec<GroupSetting>,
+        changes: SettingWords,
     },
     /// The delay of keys, from the start of the broker or a reload of its settings.
     SetDelay {
@@ -260,6 +259,11 @@ pub enum Operation {
 /// Names and values of settings.
 pub type SettingWords = Vec<(Box<str>, Box<str>)>;
 
+/// The names and values of settings.
+pub fn setting_pairs(words: &SettingWords) -> impl Iterator<Item = (&str, &str)> + Clone {
+    words.iter().map(|(name, value)| (&**name, &**value))
+}
+
 /// Actions on an existing job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobOperation {
@@ -282,7 +286,7 @@ pub enum JobOperation {
         /// The attributes of its tasks, each with a leading space.
         attributes: Box<str>,
     },
-    /// Changes settings while it runs ([`JobSettings::changed`]).
+    /// Changes settings while it runs ([`JobSettings::changed_in_pass`]).
     Set(SettingWords),
     /// Answers when its pass is over.
     Wait,

@@ -48,7 +48,7 @@ mod leases;
 pub mod moment;
 pub(crate) mod mutants;
 mod never_list;
-mod page_figures;
+mod page_metrics;
 pub mod queries;
 pub mod record;
 mod requester;
@@ -77,14 +77,14 @@ pub use self::frontier::texts;
 use self::frontier::{Frontier, Wake};
 pub use self::interface::{
     GroupQuery, Input, JobChange, JobOperation, Notice, Operation, Output, SettingWords,
-    StagedLink, TaskMessage, WorkerReply,
+    StagedLink, TaskMessage, WorkerReply, setting_pairs,
 };
 use self::jobs::{JobState, Jobs};
 use self::leases::{Credit, Leases, Member};
 use self::moment::Moment;
 use self::mutants::Mutant;
 pub use self::never_list::{NEVER_BYTES_MAX, NeverList, NeverListError};
-use self::page_figures::PageFigures;
+use self::page_metrics::PageMetrics;
 use self::record::snapshot::{SnapshotItem, SnapshotProgress};
 use self::record::{Decision, GroupRecord};
 pub use self::requester::{ClientLabel, ConnId, Requester};
@@ -127,7 +127,7 @@ pub struct Group {
     dead_letters: DeadLetters,
     /// The tasks that ended last. Not recorded.
     finished: FinishedTasks,
-    figures: PageFigures,
+    metrics: PageMetrics,
     /// What nothing may request. Not recorded: it is the same for all groups.
     never_list: Arc<NeverList>,
     /// While set, nothing is released.
@@ -176,7 +176,7 @@ impl Group {
             schedules: Schedules::default(),
             dead_letters: DeadLetters::default(),
             finished: FinishedTasks::default(),
-            figures: PageFigures::default(),
+            metrics: PageMetrics::default(),
             never_list: Arc::default(),
             is_paused: false,
             release_from: None,
@@ -342,12 +342,12 @@ impl Group {
                 // A snapshot does not span a restart.
                 self.snapshot = None;
                 self.commit(
-                    Decision::Started { run, elapsed_unknown, stamp, local_member: own },
+                    Decision::Started { run, since, elapsed_unknown, stamp, local_member: own },
                     now,
                 );
                 // After a reboot only now: first the rests of keys had to restart.
                 self.advance(now);
-                self.resume_after_start(since, ended, now);
+                self.resume_after_start(ended, now);
             }
             Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
             Input::Activity { conn } => self.leases.mark_active_on(conn, now),
@@ -384,8 +384,8 @@ impl Group {
     /// Handles a command of an operator or script.
     fn handle_command(&mut self, command: Input, now: Moment) {
         match command {
-            Input::Configure { requester, settings } => {
-                let answer = self.configure(settings, now);
+            Input::Configure { requester, changes } => {
+                let answer = self.configure(&changes, now);
                 self.answer(requester, answer);
             }
             Input::Operate { requester, operation: what } => {
@@ -425,14 +425,10 @@ impl Group {
 
     /// Resumes where the records end. Records end between two inputs, because those of one input
     /// are written together. No member is connected. `ended` is a member that ended with the
-    /// broker's process, so its leases are lost at once. `since` identifies the group for life, if
-    /// it has no number yet.
-    fn resume_after_start(&mut self, since: u64, ended: Option<MemberId>, now: Moment) {
+    /// broker's process, so its leases are lost at once.
+    fn resume_after_start(&mut self, ended: Option<MemberId>, now: Moment) {
         // The first start must record the settings; later ones repeat them, which does no harm.
         self.commit(Decision::Configured(Box::new(self.config.clone())), now);
-        if self.since.is_none() {
-            self.commit(Decision::Born { since }, now);
-        }
         let held = ended.and_then(|member| self.leases.members().find(member)).map(Member::held);
         for entry in held.unwrap_or_default() {
             self.commit(Decision::Lost { entry }, now);

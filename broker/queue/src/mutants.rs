@@ -24,6 +24,8 @@ pub(crate) enum Mutant {
     TriesTooOften,
     /// A failure counts although the host is down.
     CountsWhileDown,
+    /// A task that its worker returns uncounted counts as failed.
+    CountsUncounted,
     /// A host is given up after two tries.
     GivesUpEarly,
     /// A host is never given up.
@@ -54,6 +56,8 @@ pub(crate) enum Mutant {
     DoneWhileHeld,
     /// A job is done before the group has consumed what was published for it.
     DoneBeforeConsumed,
+    /// Events that the filter excludes become entries.
+    IgnoresFilter,
     /// A job admits links one level too deep.
     TooDeep,
     /// A job admits links that its patterns exclude.

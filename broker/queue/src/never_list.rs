@@ -19,7 +19,7 @@ const LINE_BYTES_MAX: usize = 4 << 10;
 /// Hosts and URLs that nothing may request.
 ///
 /// In its text each line is one entry: a host (`example.org`); a host and everything below it
-/// (`*.example.org`); or, with a slash, a pattern of URLs (J1 of PROTOCOL.md). A `#` begins a
+/// (`*.example.org`); or, with a slash, a pattern of URLs (`[J1]`). A `#` begins a
 /// comment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NeverList {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use tidings_protocol::status::BrowserFields;
 use tidings_protocol::{MemberId, Slot};
 
 /// The number of a connection, from 1 in the order of arrival; never reused in a run of the broker.
@@ -19,13 +20,15 @@ impl fmt::Display for ConnId {
     }
 }
 
-/// How people recognise a client.
+/// What people see of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientLabel {
     /// The name that it sent in `HELLO`.
     pub name: Option<Box<str>>,
     /// The address of its connection.
     pub address: Option<Box<str>>,
+    /// What it reports about its browsers.
+    pub browsers: BrowserFields,
 }
 
 /// The sender of a command, and where its answer goes.

@@ -202,11 +202,11 @@ impl Group {
     /// Returns a dead entry to the queue, with its attempts and losses reset. It rejoins its pass
     /// if the pass is not done and may release it. If the pass is done, the entry repairs it: it
     /// waits without a job, so that the pass cannot end twice, and its result is counted. Otherwise
-    /// it leaves its job. `repairs` is false in records of earlier versions, which had no repairs.
+    /// it leaves its job.
     ///
     /// An entry without a job is dropped if its URL already waits without one. Repairs of two
     /// passes both wait.
-    pub(crate) fn retry_dead(&mut self, mut entry: Entry, repairs: bool, now: Moment) {
+    pub(crate) fn retry_dead(&mut self, mut entry: Entry, now: Moment) {
         let (id, url) = (entry.admitted.id, entry.admitted.url_key);
         entry.failures = 0;
         entry.losses = 0;
@@ -218,10 +218,8 @@ impl Group {
             job.is_some_and(|job| job.may_readmit(&entry.admitted.key))
         });
         entry.admitted.job = pass;
-        entry.repairs = failed_in.filter(|pass| {
-            let job = self.jobs.of_pass(*pass);
-            repairs && job.is_some_and(Job::may_repair)
-        });
+        entry.repairs =
+            failed_in.filter(|pass| self.jobs.of_pass(*pass).is_some_and(Job::may_repair));
         if pass.is_none() && url.is_some_and(|url| self.waits_without_job(url, entry.repairs)) {
             return;
         }

@@ -6,12 +6,13 @@ use tidings_protocol::MemberId;
 
 use crate::Group;
 use crate::entry::{Admission, Entry, EntryId, JobNumber, Lease, PassId, RecordedRest};
+use crate::frontier::ActiveEntry;
 use crate::frontier::circuit::RequestEnd;
 use crate::frontier::dormant::{DormantAdmission, DormantEntries};
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::keys::KeyId;
+use crate::frontier::lane::lane_of;
 use crate::frontier::runs::PackedLane;
-use crate::frontier::{ActiveEntry, lane_of};
 use crate::jobs::{EntryChange, Job};
 use crate::leases::LeaseEnd;
 use crate::moment::Moment;
@@ -225,6 +226,9 @@ impl Group {
             NextStep::Unanswered { due, counts } => {
                 self.leases.count_end(id, LeaseEnd::Failed, now);
                 self.frontier.note_failure(id, *due, reason, *counts);
+            }
+            NextStep::Uncounted { due } if mutants::is(Mutant::CountsUncounted) => {
+                self.frontier.note_failure(id, *due, reason, true);
             }
             NextStep::Uncounted { due } => self.frontier.set_due(id, *due),
             NextStep::Render => self.frontier.require_render(id, now),

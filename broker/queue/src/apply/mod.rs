@@ -45,17 +45,17 @@ impl Group {
     /// because each depends on those before it.
     pub(crate) fn apply(&mut self, decision: &Decision, now: Moment) {
         match decision {
-            Decision::Started { run, elapsed_unknown, local_member: own, .. } => {
+            Decision::Started { run, since, elapsed_unknown, local_member: own, .. } => {
+                self.since.get_or_insert(*since);
                 self.leases.set_local_member(*own);
                 self.apply_start(*run, *elapsed_unknown, now);
             }
-            Decision::Born { since } => self.since = Some(*since),
             Decision::Configured(config) => {
                 // Each start records the settings, and refreshing may visit millions of keys.
                 if self.config != **config && !mutants::is(Mutant::IgnoresSettings) {
                     self.config = (**config).clone();
                     for key in self.frontier.keys().ids() {
-                        if !self.config.circuit {
+                        if !self.config.settings.circuit {
                             self.frontier.reset_circuit(key);
                         }
                         self.refresh(key, now);
@@ -72,13 +72,9 @@ impl Group {
             Decision::Touched { entry, until, request_over: over, rest } => {
                 self.apply_touch(*entry, *until, *over, *rest, now);
             }
-            Decision::Answered { entry, outcome, children, rest, no_room } => {
+            Decision::Answered { entry, outcome, children, rest } => {
                 if *outcome == Outcome::Redirect {
                     self.pass_repair_to_redirect(*entry, children);
-                }
-                let job = self.frontier.get(*entry).entry.admitted.job;
-                if let Some(job) = job {
-                    self.jobs.count_no_room(job.number, *no_room);
                 }
                 self.end_request(*entry, *rest, end_with(*outcome), now);
                 self.finish_entry(*entry, *outcome, now);
@@ -114,9 +110,9 @@ impl Group {
             Decision::JobCleared { number, key, end } => {
                 self.clear_job(*number, key.as_deref(), *end, now);
             }
-            Decision::DeadRetried { entries, repairs } => {
+            Decision::DeadRetried { entries } => {
                 for buried in self.dead_letters.take(entries) {
-                    self.retry_dead(buried.entry, *repairs, now);
+                    self.retry_dead(buried.entry, now);
                 }
             }
             Decision::Deleted => {}
@@ -191,7 +187,7 @@ impl Group {
             }
             Decision::JobDone { number } => {
                 self.frontier.block(*number, false);
-                self.jobs.finish(*number, self.config.finished_jobs_max);
+                self.jobs.finish(*number, self.config.finished_jobs_max, now);
             }
             Decision::JobDeleted { number } => self.jobs.delete(*number),
             _ => unreachable!("decisions about other things were applied before"),
@@ -244,7 +240,7 @@ impl Group {
             return;
         }
         self.frontier.note_reboot(now);
-        let until = now + self.config.lease_ms;
+        let until = now + self.config.settings.lease_ms;
         if !mutants::is(Mutant::NoLeaseAfterReboot) {
             let Self { frontier, leases, .. } = self;
             frontier.extend_leases(until, |id, before, until| leases.renew(id, before, until));
@@ -330,7 +326,7 @@ impl Group {
 }
 
 /// How the request of a task ended with an outcome. A URL that a rule excluded cost the host
-/// nothing, so its key need not rest (T4 of PROTOCOL.md).
+/// nothing, so its key need not rest (`[T4]`).
 fn end_with(outcome: Outcome) -> RequestEnd {
     match outcome {
         Outcome::Robots | Outcome::Scope | Outcome::Trap => RequestEnd::NotMade,

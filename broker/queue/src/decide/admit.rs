@@ -2,16 +2,17 @@
 //! the broker decides about scope, depth, identity and budget.
 
 use std::collections::BTreeSet;
-use std::slice;
 use std::sync::Arc;
 
 use tidings_protocol::{
-    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, EVERY_MS_MIN, JobName, KeyKind,
-    PAYLOAD_BYTES_MAX, Payload, Prio, REDIRECTS_MAX, Render, Seq, TopicName, URL_BYTES_MAX, UrlKey,
+    After, CanonicalUrl, DAY_MS, DEAD_LETTER_TOPIC, JobName, KeyKind, PAYLOAD_BYTES_MAX, Payload,
+    Prio, REDIRECTS_MAX, Render, Seq, TopicName, UrlKey,
 };
 
+use super::membership::leads_back;
 use super::parsed_event::ParsedEvent;
 use super::prefetch::PREFETCH_BATCH;
+use super::wall_clock::wall_clock_dues_of;
 use crate::entry::{
     Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Key, PassId, render_of, with_render,
 };
@@ -42,13 +43,13 @@ pub(crate) struct EventRequest<'a> {
 
 /// What becomes of an event.
 #[derive(Default)]
-struct EventVerdict {
+pub(super) struct EventVerdict {
     /// `None` if the event only changes the schedule of its URL.
-    effect: Option<EventEffect>,
+    pub(super) effect: Option<EventEffect>,
     /// The new schedule of its URL.
-    schedule: Option<Schedule>,
+    pub(super) schedule: Option<Schedule>,
     /// The times of day at which the two are due.
-    wall_clock: WallClockTimes,
+    pub(super) wall_clock: WallClockTimes,
 }
 
 /// What becomes of a link.
@@ -66,9 +67,10 @@ pub(crate) struct LinkCounts {
 }
 
 impl Group {
-    /// Consumes events of a feeding topic. Skips events below the first seq not yet consumed, so
-    /// repeating an input changes nothing. If texts must be read first, returns the number of
-    /// events before those that wait, and the request for the texts.
+    /// Consumes events of a feeding topic, those that the filter of the group selects. Skips events
+    /// below the first seq not yet consumed, so repeating an input changes nothing. If texts must be
+    /// read first, returns the number of events before those that wait, and the request for the
+    /// texts.
     pub(crate) fn consume_events(
         &mut self,
         topic: &TopicName,
@@ -84,18 +86,25 @@ impl Group {
         let mut items = Vec::with_capacity(events.len());
         let mut dead_letters = Vec::new();
         let mut seeded = BTreeSet::new();
-        let mut times = Vec::new();
+        let (mut times, mut of_ended) = (Vec::new(), Vec::new());
         let (mut next, mut waiting) = (next, None);
-        let skipped = events.partition_point(|(seq, _)| *seq < first);
-        for (batch, events) in events[skipped..].chunks(PREFETCH_BATCH).enumerate() {
-            let read = events.iter().map(|(_, payload)| ParsedEvent::parse(payload, &self.config));
+        // Events that the group does not take only move its position.
+        let admits = |(_, (seq, payload)): &(usize, &(Seq, String))| {
+            let takes = self.config.settings.filter.matches(payload);
+            *seq >= first && (takes || mutants::is(Mutant::IgnoresFilter))
+        };
+        let taken: Vec<_> = events.iter().enumerate().filter(admits).collect();
+        for events in taken.chunks(PREFETCH_BATCH) {
+            let read =
+                events.iter().map(|(_, (_, payload))| ParsedEvent::parse(payload, &self.config));
             let parsed: Vec<_> = read.collect();
             self.prefetch_urls(parsed.iter().flatten());
             if let Some(request) = self.request_texts_of(parsed.iter().flatten()) {
-                (next, waiting) = (events[0].0, Some((skipped + batch * PREFETCH_BATCH, request)));
+                let (before, (seq, _)) = events[0];
+                (next, waiting) = (*seq, Some((before, request)));
                 break;
             }
-            for ((seq, payload), parsed) in events.iter().zip(parsed) {
+            for ((_, (seq, payload)), parsed) in events.iter().zip(parsed) {
                 let judged = parsed
                     .and_then(|parsed| self.judge_event((topic, *seq), &parsed, elsewhere, now));
                 let EventVerdict { effect: taking, schedule, wall_clock: at } = judged
@@ -109,6 +118,9 @@ impl Group {
                         }
                     });
                 let taken = taking.as_ref();
+                if let Some(EventEffect::Unscheduled(url)) = taken {
+                    of_ended.extend(self.schedules.find(*url).and_then(|schedule| schedule.entry));
+                }
                 if let Some(taking) = taken {
                     self.apply_event_effect(taking, now);
                 }
@@ -139,6 +151,7 @@ impl Group {
         }
         self.commit(Decision::Consumed { topic: topic.clone(), next, effects: items }, now);
         self.record_wall_clock_dues(times, now);
+        self.end_unneeded(of_ended, now);
         for letter in dead_letters {
             self.publish(DEAD_LETTER_TOPIC, letter);
         }
@@ -177,12 +190,11 @@ impl Group {
                 && let Some(was) = payload.attribute("was")
             {
                 let time = |text: &str| text.parse().map_err(|_| "bad-every");
-                return self.judge_reschedule(
-                    url_key,
-                    (time(was)?, time(every)?),
-                    &request.forwarded,
-                    now,
-                );
+                let (was, every) = (time(was)?, time(every)?);
+                // `was=0` expects no schedule: then the event adds one like any other.
+                if was != After::Ms(0) || self.schedules.find(url_key).is_some() {
+                    return self.judge_reschedule(url_key, (was, every), &request.forwarded, now);
+                }
             }
             if let Some(prio) = payload.attribute("prio") {
                 request.prio = prio.parse::<Prio>().map_err(|_| "bad-prio")?.value();
@@ -216,75 +228,10 @@ impl Group {
         // An event for a job of another group only counts here as one without a job.
         let is_own = |name: &&str| self.jobs.named(name).is_some() || !elsewhere.contains(*name);
         let taking = match request.job.filter(is_own) {
-            None => self.judge_announcement(request),
+            None => self.judge_announcement(request, schedule.is_some()),
             Some(name) => self.judge_seed(name, request)?,
         };
         Ok(EventVerdict { effect: Some(taking), schedule, wall_clock: at })
-    }
-
-    /// The entry of the event itself is the first fetch; `due` is the second.
-    fn judge_schedule(
-        &self,
-        url_key: UrlKey,
-        request: &EventRequest<'_>,
-        every_ms: u64,
-        due: Moment,
-    ) -> Result<Schedule, &'static str> {
-        if every_ms < EVERY_MS_MIN {
-            return Err("bad-every");
-        }
-        if request.text.len() > URL_BYTES_MAX {
-            return Err("payload-too-long");
-        }
-        let is_new = self.schedules.find(url_key).is_none();
-        if is_new && self.schedules.len() >= self.config.schedules_max {
-            return Err("too-many-schedules");
-        }
-        Ok(Schedule {
-            url_key,
-            text: request.text.into(),
-            key: request.key.clone(),
-            prio: request.prio,
-            forwarded: request.forwarded.clone(),
-            every_ms,
-            due,
-            entry: None,
-            skips_next: false,
-        })
-    }
-
-    /// Changes the interval of a schedule if the schedule still has the interval `was` and the
-    /// attributes that the worker saw. The next fetch counts from now. A fetch in progress does not
-    /// replace the one after it.
-    fn judge_reschedule(
-        &self,
-        url_key: UrlKey,
-        (was, every): (After, After),
-        carried: &str,
-        now: Moment,
-    ) -> Result<EventVerdict, &'static str> {
-        let mut at = WallClockTimes::default();
-        let (every_ms, due) = match every {
-            After::Ms(ms) if ms > 0 && ms < EVERY_MS_MIN => return Err("bad-every"),
-            After::Ms(ms) => (ms, now + ms),
-            After::Time(time) => {
-                let (due, unix_ms) = self.schedules.due_at(time, now);
-                at.schedule = Some(unix_ms);
-                (DAY_MS, due)
-            }
-        };
-        let present = self.schedules.find(url_key);
-        let Some(present) = present.filter(|present| self.matches_previous(present, was, carried))
-        else {
-            return Ok(EventVerdict::default());
-        };
-        if every_ms == 0 {
-            let taking = Some(EventEffect::Unscheduled(url_key));
-            return Ok(EventVerdict { effect: taking, ..EventVerdict::default() });
-        }
-        let entry = present.entry.max(self.newest_held(url_key));
-        let schedule = Schedule { every_ms, due, entry, skips_next: false, ..present.clone() };
-        Ok(EventVerdict { effect: None, schedule: Some(schedule), wall_clock: at })
     }
 
     /// Without keys, each event has its own key, and its payload is any text.
@@ -294,7 +241,7 @@ impl Group {
         payload: &Payload<'a>,
         now: Moment,
     ) -> EventRequest<'a> {
-        let key = match self.config.key {
+        let key = match self.config.settings.key {
             KeyKind::Seq => format!("{topic}/{seq}"),
             _ => format!("#{}", self.frontier.next_id()),
         };
@@ -309,21 +256,24 @@ impl Group {
         }
     }
 
-    /// An event without a job brings waiting entries of its URL forward, or becomes an entry.
-    fn judge_announcement(&self, request: EventRequest<'_>) -> EventEffect {
+    /// An event without a job brings waiting entries of its URL forward, or becomes an entry. The
+    /// entry of an event with `every=` is that of its schedule, until it is announced.
+    fn judge_announcement(&self, request: EventRequest<'_>, is_schedule: bool) -> EventEffect {
         let entries =
             request.url_key.map(|url| self.frontier.waiting_entries(url)).unwrap_or_default();
         if !entries.is_empty() {
             let EventRequest { prio, due, forwarded: carried, .. } = request;
+            let own = request.url_key.and_then(|url| self.schedules.find(url)?.entry);
             return EventEffect::Coalesced {
+                announced: !is_schedule || entries.iter().any(|entry| Some(*entry) != own),
                 entries,
-                announced: true,
                 prio,
                 due,
                 forwarded: carried,
             };
         }
-        EventEffect::Admitted(self.admission(request, None, true))
+        let is_announced = !is_schedule || request.url_key.is_none();
+        EventEffect::Admitted(self.admission(request, None, is_announced))
     }
 
     /// An event with a job is a seed of the current pass.
@@ -412,7 +362,7 @@ impl Group {
     }
 
     /// Returns the newest held entry of a URL. Visits each held entry.
-    fn newest_held(&self, url: UrlKey) -> Option<EntryId> {
+    pub(super) fn newest_held(&self, url: UrlKey) -> Option<EntryId> {
         let held = self.leases.members().iter().flat_map(|(_, member)| member.held());
         held.filter(|id| self.frontier.get(*id).entry.admitted.url_key == Some(url)).max()
     }
@@ -500,7 +450,8 @@ impl Group {
                 if job.cancelled || too_deep || !inside {
                     return LinkVerdict::Refused;
                 }
-                if self.has_seen(pass, url.url_key()) {
+                let is_back = link.redirect && leads_back(parent, url.url_key());
+                if self.has_seen(pass, url.url_key()) && !is_back {
                     return LinkVerdict::Known;
                 }
             }
@@ -566,19 +517,6 @@ impl Group {
         self.commit(decision, self.now);
         self.outputs.push_back(Output::Publish { serial, topic, payload });
     }
-}
-
-/// Returns the entries of an event that are due at this time of day.
-pub(crate) fn wall_clock_dues_of(
-    taking: &EventEffect,
-    unix_ms: i64,
-) -> impl Iterator<Item = WallClockDue> {
-    let (entries, due) = match taking {
-        EventEffect::Admitted(admission) => (slice::from_ref(&admission.id), admission.due),
-        EventEffect::Coalesced { entries, due, .. } => (&entries[..], *due),
-        _ => (&[][..], Moment(0)),
-    };
-    entries.iter().map(move |id| WallClockDue { target: WallClockTarget::Entry(*id), unix_ms, due })
 }
 
 /// Builds a dead letter for a text that is not a URL: the reason, and the text as far as a payload

@@ -83,7 +83,7 @@ impl Group {
         };
         let Some(heads) = &job.completion_heads else { return };
         // A topic that no longer feeds the group is not waited for.
-        let feeds = |topic: &TopicName| self.config.topics.contains(topic);
+        let feeds = |topic: &TopicName| self.config.settings.topics.contains(topic);
         let all_taken =
             heads.iter().all(|(topic, head)| !feeds(topic) || self.next_to_consume(topic) >= *head);
         // A full group consumes further events only after some entries have ended.

@@ -1,15 +1,18 @@
 //! Actions on existing jobs: pause, resume, add a seed, wait for the end, delete.
 
 use tidings_protocol::status::{Answer, JobEnd, JobStatus, SeedStatus};
-use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError, bad_argument};
+use tidings_protocol::{
+    After, CanonicalUrl, Code, JobName, JobSettings, ProtocolError, bad_argument,
+};
 
-use super::admit::{EventRequest, wall_clock_dues_of};
+use super::admit::EventRequest;
+use super::wall_clock::wall_clock_dues_of;
 use crate::entry::{FORWARDED_BYTES_MAX, JobNumber};
 use crate::interface::JobOperation;
-use crate::jobs::{Job, JobSettings, JobState};
+use crate::jobs::{Job, JobState};
 use crate::moment::Moment;
 use crate::record::{Decision, EventEffect};
-use crate::{Group, Output, Requester, SettingWords};
+use crate::{Group, Output, Requester, SettingWords, setting_pairs};
 
 impl Group {
     /// Runs an action. Returns `None` if the answer comes with the end of the pass.
@@ -109,8 +112,7 @@ impl Group {
         changes: &SettingWords,
     ) -> Result<(&Job, JobSettings), ProtocolError> {
         let job = self.running_job(name)?;
-        let words = changes.iter().map(|(key, value)| (&**key, &**value));
-        Ok((job, job.settings.changed(words)?))
+        Ok((job, job.settings.changed_in_pass(setting_pairs(changes))?))
     }
 
     /// Returns a job that is neither done nor cancelled.

@@ -21,10 +21,10 @@ impl Group {
         let entry = self.held_entry(requester, task)?;
         let over =
             over && self.frontier.get(entry).entry.lease().is_some_and(|lease| !lease.request_over);
-        let until = now + self.config.lease_ms;
+        let until = now + self.config.settings.lease_ms;
         let rest = self.capped_rest(hold, now);
         self.commit(Decision::Touched { entry, until, request_over: over, rest }, now);
-        Ok(TouchStatus { task: task.to_string(), lease: self.config.lease_ms }.into())
+        Ok(TouchStatus { task: task.to_string(), lease: self.config.settings.lease_ms }.into())
     }
 
     /// Returns the entry of a task that this member holds at this attempt.

@@ -1,21 +1,21 @@
 //! Commands for settings and jobs.
 
 use tidings_protocol::status::Answer;
-use tidings_protocol::{Code, GroupSetting, JobName, ProtocolError};
+use tidings_protocol::{Code, GroupSettings, JobName, JobSettings, ProtocolError};
 
-use crate::Group;
 use crate::config::GroupConfig;
-use crate::jobs::{Job, JobSettings, JobState};
+use crate::jobs::{Job, JobState};
 use crate::moment::Moment;
 use crate::record::Decision;
+use crate::{Group, SettingWords, setting_pairs};
 
 impl Group {
     pub(crate) fn configure(
         &mut self,
-        settings: Vec<GroupSetting>,
+        changes: &SettingWords,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let config = self.config.with(settings);
+        let config = self.config.with_settings(setting_pairs(changes))?;
         config.validate()?;
         let is_used = !self.is_idle()
             || !self.frontier.keys().is_empty()
@@ -23,14 +23,14 @@ impl Group {
             || !self.schedules.is_empty()
             || self.frontier.rules().len() > 0
             || self.jobs.unfinished() > 0;
-        if config.key != self.config.key && is_used {
+        if config.settings.key != self.config.settings.key && is_used {
             return Err(ProtocolError::new(
                 Code::Conflict,
                 "the key cannot change while the group has entries, dead letters, schedules, rules, \
                  jobs that are not done, or keys that rest",
             ));
         }
-        let ok = format!("{} {}", self.name, config.describe());
+        let ok = format!("{} {}", self.name, config.settings);
         self.commit(Decision::Configured(Box::new(config)), now);
         // A topic for which a job waited may no longer feed the group.
         for number in self.jobs.completion_pending() {
@@ -41,8 +41,9 @@ impl Group {
 
     /// Sets the delay of keys, if it differs.
     pub(crate) fn set_delay(&mut self, delay_ms: Option<u64>, now: Moment) {
-        if self.config.delay_ms != delay_ms {
-            let config = GroupConfig { delay_ms, ..self.config.clone() };
+        if self.config.settings.delay_ms != delay_ms {
+            let settings = GroupSettings { delay_ms, ..self.config.settings.clone() };
+            let config = GroupConfig { settings, ..self.config.clone() };
             self.commit(Decision::Configured(Box::new(config)), now);
         }
     }
@@ -53,7 +54,7 @@ impl Group {
         settings: Box<JobSettings>,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        if self.config.key.is_own() {
+        if self.config.settings.key.is_own() {
             let text = "a group with key=none or seq cannot have jobs, because jobs count URLs";
             return Err(ProtocolError::new(Code::Conflict, text));
         }

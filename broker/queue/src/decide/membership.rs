@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use tidings_protocol::status::{Answer, DrainStatus, MemberFields, MemberStatus};
 use tidings_protocol::{
-    CanonicalUrl, Code, KeyKind, MemberId, ProtocolError, TaskId, extend_chain,
+    CanonicalUrl, Code, KeyKind, MemberId, ProtocolError, TaskId, UrlKey, extend_chain, is_in_chain,
 };
 
 use crate::entry::{
@@ -174,7 +174,7 @@ impl Group {
         let admitted = &entry.admitted;
         let len = admitted.text.len() + OWN_BYTES + admitted.forwarded.len();
         let mut payload = String::with_capacity(len);
-        if self.config.key == KeyKind::Seq {
+        if self.config.settings.key == KeyKind::Seq {
             payload.extend([&*admitted.key, " "]);
         }
         payload.push_str(&admitted.text);
@@ -191,11 +191,14 @@ impl Group {
         if admitted.redirect {
             let _ = write!(payload, " kind=redirect hops={}", admitted.hops);
         }
-        let is_last = admitted.url_key.is_some() && entry.failures + 1 >= self.config.max_attempts;
+        let is_last = entry.failures + 1 >= self.config.settings.max_attempts;
         // While its host is down, no failure counts.
-        if is_last && !self.frontier.is_down(admitted.id) {
-            payload.push_str(" last=yes");
-        }
+        payload.push_str(match self.frontier.circuit_down(admitted.id) {
+            _ if admitted.url_key.is_none() => "",
+            None if is_last => " last=yes",
+            Some(circuit) if circuit.is_last_try() => " last=down",
+            _ => "",
+        });
         if let Some(again) = &entry.again {
             let _ = write!(payload, " again={}", again.url);
         }
@@ -246,4 +249,9 @@ impl Group {
         merge_attributes(own, &with_render(&schedule.forwarded, None))
             .map_or(Cow::Borrowed(own), Cow::Owned)
     }
+}
+
+/// Reports whether a redirect of this entry leads back to a URL that led to the entry.
+pub(super) fn leads_back(admitted: &Admission, target: UrlKey) -> bool {
+    attribute(&admitted.forwarded, CHAIN).is_some_and(|chain| is_in_chain(chain, target))
 }

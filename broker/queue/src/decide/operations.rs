@@ -112,11 +112,7 @@ impl Group {
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let (group, retried) = (self.name.to_string(), Some(entries.len() as u64));
-        self.commit_unless_empty(
-            entries,
-            |entries| Decision::DeadRetried { entries, repairs: true },
-            now,
-        );
+        self.commit_unless_empty(entries, |entries| Decision::DeadRetried { entries }, now);
         let blocked = Some(blocked.len() as u64).filter(|blocked| *blocked > 0);
         Ok(ChangedEntriesStatus { group, retried, blocked, ..ChangedEntriesStatus::default() }
             .into())

@@ -43,7 +43,7 @@ impl Group {
     ) -> Option<String> {
         let PageEnd { outcome, report, gave_up, ref location } = *end;
         let admitted = &entry.admitted;
-        admitted.url_key.filter(|_| self.config.page_ready)?;
+        admitted.url_key.filter(|_| self.config.settings.page_ready)?;
         if mutants::is(Mutant::UntoldOutcome) && outcome != Outcome::Done {
             return None;
         }

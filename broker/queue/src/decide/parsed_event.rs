@@ -14,7 +14,7 @@ pub(crate) struct ParsedEvent<'a> {
 impl<'a> ParsedEvent<'a> {
     pub(super) fn parse(payload: &'a str, config: &GroupConfig) -> Result<Self, &'static str> {
         let payload = Payload::parse(payload);
-        if config.key.is_own() {
+        if config.settings.key.is_own() {
             return Ok(Self { payload, url: None });
         }
         let target = payload.target().ok_or("not-a-url")?;
@@ -40,7 +40,7 @@ impl<'a> ParsedEvent<'a> {
 
     /// Returns the text of its key.
     pub(crate) fn key(&self, config: &GroupConfig) -> Option<&str> {
-        let attribute = key_attribute(&config.key, &self.payload);
+        let attribute = key_attribute(&config.settings.key, &self.payload);
         attribute.or_else(|| config.key_of_url(&self.url.as_ref()?.0))
     }
 }

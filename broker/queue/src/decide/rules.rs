@@ -90,7 +90,7 @@ impl Group {
         if key.len() > KEY_BYTES_MAX {
             return Err(bad_argument(format!("key=: expected at most {KEY_BYTES_MAX} bytes")));
         }
-        match self.config.key {
+        match self.config.settings.key {
             KeyKind::None | KeyKind::Seq => {
                 let text = "the group has no rules, because each event has its own key";
                 Err(ProtocolError::new(Code::Conflict, text))
@@ -101,7 +101,7 @@ impl Group {
                 let host =
                     key.parse::<HostPattern>().map_err(|error| no_key(&error.to_string()))?;
                 let domain = host.domain().unwrap_or(host.host());
-                if self.config.key == KeyKind::Domain && domain != host.host() {
+                if self.config.settings.key == KeyKind::Domain && domain != host.host() {
                     let why = "the keys of this group are domains; this host is part of ";
                     return Err(no_key(&format!("{why}{domain}")));
                 }
@@ -134,7 +134,7 @@ impl Group {
         // A rule about the names below a host is not about that of the host alone.
         let in_force = rules.of(&format!("{}{}", if rule.below { "." } else { "" }, rule.name));
         // Only keys that are hosts or domains have permissions for parts.
-        let holds = matches!(self.config.key, KeyKind::Host | KeyKind::Domain)
+        let holds = matches!(self.config.settings.key, KeyKind::Host | KeyKind::Domain)
             && in_force.is_some_and(|rule| rule.holds());
         let held = self.leases.expiries().map(|(_, id)| &self.frontier.get(id).entry);
         let requesting = held.filter(|entry| {

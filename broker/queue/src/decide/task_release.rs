@@ -15,9 +15,10 @@ use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::CLOCK_GRAIN_MS;
 use crate::frontier::keys::KeyId;
 use crate::frontier::lane::Lane;
+use crate::frontier::lane::lane_of;
 use crate::frontier::release_order::ReadyClass;
-use crate::frontier::{Turns, lane_of, next_entry};
-use crate::jobs::Jobs;
+use crate::frontier::{Turns, next_entry};
+use crate::jobs::{Jobs, admits_waiting};
 use crate::leases::Member;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
@@ -108,7 +109,7 @@ impl Group {
             }
             let member = member.expect("a member with free credit was found for this class");
             let conn = members.find(member).and_then(Member::conn);
-            let until = now + self.config.lease_ms;
+            let until = now + self.config.settings.lease_ms;
             self.commit(Decision::Released { entry: id, member, until }, now);
             self.send_task(id, conn.expect("a member with free credit is connected"), now);
         }
@@ -202,7 +203,7 @@ impl Group {
         let Some(job) = job else { return false };
         let entry = self.unreleased(id);
         let Admission { text, depth, .. } = &entry.admitted;
-        !job.settings.admit_waiting(text, *depth) && !mutants::is(Mutant::IgnoresJobSet)
+        !admits_waiting(&job.settings, text, *depth) && !mutants::is(Mutant::IgnoresJobSet)
     }
 
     /// Reports whether an announced entry is next while its job may not release anything. It is
@@ -244,5 +245,5 @@ impl Group {
 }
 
 fn turns<'a>(jobs: &'a Jobs, config: &GroupConfig, now: Moment) -> Turns<'a> {
-    Turns { jobs, parallel: config.parallel, is_by_age: config.key.is_own(), now }
+    Turns { jobs, parallel: config.settings.parallel, is_by_age: config.settings.key.is_own(), now }
 }

@@ -81,9 +81,9 @@ impl Group {
         let location = target.and_then(|link| CanonicalUrl::parse(&link.url).ok());
         let end = PageEnd { outcome, report, location, ..PageEnd::default() };
         let event = self.page_event(answered, &end, 1);
-        self.commit(Decision::Answered { entry, outcome, children, no_room: 0, rest }, now);
+        self.commit(Decision::Answered { entry, outcome, children, rest }, now);
         if let Some(report) = report {
-            self.figures.add(report, job);
+            self.metrics.add(report, job);
         }
         if let Some(event) = event {
             self.publish(PAGE_READY_TOPIC, event);
@@ -132,7 +132,7 @@ impl Group {
         let reason = reason.map(Box::from);
         self.commit(Decision::Returned { entry: id, next_step: back, rest, reason }, now);
         if let Some(report) = report {
-            self.figures.add(report, job);
+            self.metrics.add(report, job);
         }
         self.unpin_untakeable(requester.member, now);
         self.give_up_if_exhausted(id, (report, is_final), now);
@@ -151,7 +151,7 @@ impl Group {
         let failures = self.frontier.get(id).entry.failures + 1;
         let backoff_ms = self.config.backoff_after(failures, self.frontier.random());
         let after = |ms| now + after_ms.unwrap_or(ms);
-        if !self.config.circuit || !report.is_some_and(TaskReport::is_unanswered) {
+        if !self.config.settings.circuit || !report.is_some_and(TaskReport::is_unanswered) {
             return NextStep::Retry { due: after(backoff_ms) };
         }
         let host = &self.frontier.keys()[self.frontier.get(id).gate()];

@@ -1,10 +1,12 @@
 //! Decisions about entries and schedules that are due at a time of day, when the wall clock is set.
 
+use std::slice;
+
 use crate::Group;
 use crate::entry::{EntryId, EntryState};
 use crate::frontier::Frontier;
 use crate::moment::Moment;
-use crate::record::Decision;
+use crate::record::{Decision, EventEffect};
 use crate::schedules::{WallClockDue, WallClockTarget};
 
 /// Maximum number of due times in one record.
@@ -46,6 +48,19 @@ impl Group {
     pub(crate) fn wall_clock_dues(&self) -> impl Iterator<Item = WallClockDue> {
         self.schedules.wall_clock_dues(|id| pending_due(&self.frontier, id))
     }
+}
+
+/// Returns the entries of an event that are due at this time of day.
+pub(super) fn wall_clock_dues_of(
+    taking: &EventEffect,
+    unix_ms: i64,
+) -> impl Iterator<Item = WallClockDue> {
+    let (entries, due) = match taking {
+        EventEffect::Admitted(admission) => (slice::from_ref(&admission.id), admission.due),
+        EventEffect::Coalesced { entries, due, .. } => (&entries[..], *due),
+        _ => (&[][..], Moment(0)),
+    };
+    entries.iter().map(move |id| WallClockDue { target: WallClockTarget::Entry(*id), unix_ms, due })
 }
 
 /// Returns the due time of an entry that is not due yet.

@@ -89,6 +89,12 @@ impl Circuit {
         self.unanswered.saturating_add(1) >= self.patience().unanswered_max
     }
 
+    /// Reports whether the host is given up if its next try gets no answer.
+    pub(crate) fn is_last_try(&self) -> bool {
+        let Patience { unanswered_max, tries_max, .. } = self.patience();
+        self.unanswered.saturating_add(1) >= unanswered_max + tries_max
+    }
+
     fn rest_ms(&self) -> u64 {
         let Patience { unanswered_max, rest_ms_min, .. } = self.patience();
         match self.unanswered.checked_sub(*unanswered_max) {

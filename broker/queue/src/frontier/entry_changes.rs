@@ -3,7 +3,8 @@
 use tidings_protocol::{MemberId, Render};
 
 use super::keys::KeyId;
-use super::{ActiveEntry, Frontier, lane_of};
+use super::lane::lane_of;
+use super::{ActiveEntry, Frontier};
 use crate::entry::{
     AgainRequest, Entry, EntryId, EntryState, Lease, PassId, merge_attributes, with_render,
 };

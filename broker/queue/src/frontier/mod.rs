@@ -40,15 +40,13 @@ use self::dormant::{DormantAdmission, DormantEntries};
 use self::entry_text::{DormantRef, WantedText};
 use self::key_queue::KeyState;
 use self::keys::{KeyId, Keys};
-use self::lane::Lane;
+use self::lane::{Lane, lane_of};
 use self::loading::LoadingKeys;
 use self::parts::PartRequests;
 use self::release_order::{Rank, ReadyClass, ReadyKeys};
 pub(crate) use self::turns::{Turns, next_entry};
 use crate::config::GroupConfig;
-use crate::entry::{
-    Admission, Entry, EntryId, EntryState, JobNumber, Key, PassId, RecordedRest, SCHEDULES_JOB,
-};
+use crate::entry::{Admission, Entry, EntryId, EntryState, JobNumber, Key, PassId, RecordedRest};
 use crate::jobs::Jobs;
 use crate::leases::Members;
 use crate::moment::Moment;
@@ -215,9 +213,10 @@ impl Frontier {
         &self.active[&id]
     }
 
-    /// Reports whether the host of an active entry's next (or current) request is down.
-    pub(crate) fn is_down(&self, id: EntryId) -> bool {
-        self.keys[self.get(id).gate()].is_down()
+    /// Returns the circuit of the host of an active entry's next (or current) request, if that host
+    /// is down.
+    pub(crate) fn circuit_down(&self, id: EntryId) -> Option<&Circuit> {
+        self.keys[self.get(id).gate()].circuit().filter(|circuit| circuit.is_down())
     }
 
     /// Counts the keys with waiting entries whose host is down.
@@ -584,14 +583,6 @@ impl Frontier {
             loading.end(dormant.key);
         }
         waits
-    }
-}
-
-/// Returns the lane of an entry.
-pub(crate) fn lane_of(admitted: &Admission) -> Lane {
-    match admitted.job {
-        _ if admitted.announced => Lane::Announced,
-        job => Lane::Job(job.map_or(SCHEDULES_JOB, |job| job.number)),
     }
 }
 

@@ -224,10 +224,11 @@ impl FuzzWorld {
         let Ok(command) = text::check(line.as_bytes()).and_then(Command::parse) else { return };
         let requester = self.requester(member);
         let input = match command {
-            Command::Join { credit, render, .. } => {
+            Command::Join { credit, render, browsers, .. } => {
                 let credit = credit.unwrap_or(10);
                 self.credit.insert(requester.member, Credit { tasks: credit, render });
-                Input::Join { requester, credit, render, label: ClientLabel::default() }
+                let label = ClientLabel { browsers, ..ClientLabel::default() };
+                Input::Join { requester, credit, render, label }
             }
             Command::Link { task, url, redirect, prio } => {
                 let prio = prio.map_or(0, tidings_protocol::Prio::value);
@@ -262,7 +263,7 @@ impl FuzzWorld {
 
     /// Publishes on the first topic that feeds the group.
     fn publish(&mut self, payload: &str) {
-        let topic = self.group.config().topics[0].clone();
+        let topic = self.group.config().settings.topics[0].clone();
         let seq = self.take_seq(topic.clone());
         let events = vec![(Seq(seq), payload.to_owned())];
         self.feed(Input::Events {
@@ -313,7 +314,7 @@ impl FuzzWorld {
                 self.unpublished.push((serial, topic));
             }
             Output::RequestTopicHeads { job } => {
-                let topics = &self.group.config().topics;
+                let topics = &self.group.config().settings.topics;
                 let head = |topic| Seq(self.next_seqs.get(topic).copied().unwrap_or(1));
                 let heads = topics.iter().map(|topic| (topic.clone(), head(topic))).collect();
                 self.group.handle(Input::TopicHeads { job, heads }, self.now);

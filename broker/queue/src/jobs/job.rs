@@ -1,197 +1,18 @@
 //! A job and its current or last pass.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
-use tidings_protocol::duration::{self, DURATION_MS_MAX};
 use tidings_protocol::status::{
     self, DurationMs, JobEnd, JobEndReason, JobResult, JobStatus, PassCounts,
 };
-use tidings_protocol::{
-    CanonicalUrl, JobName, Outcome, ProtocolError, Render, RenderRule, Seq, TRACEPARENT, TopicName,
-    UrlFilter, bad_argument, duration_within, is_traceparent, whole_number,
-};
+use tidings_protocol::{CanonicalUrl, JobName, JobSettings, Outcome, Render, Seq, TopicName};
 
 use super::counts::{count_end, count_outcome, unfinished};
 use super::hosts::{HostEntry, HostPages};
-use super::scope::{Scope, ScopeRule};
+use super::scope::Scope;
 use crate::entry::{EndReason, EntryId, Key, PassId};
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
-
-/// Settings that an operator gives when opening a job; they hold for the pass. Some can be
-/// [changed](JobSettings::changed) while it runs.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct JobSettings {
-    /// Links that belong to the job ..
-    pub scope: ScopeRule,
-    /// .. except those that this filter rejects.
-    pub filter: UrlFilter,
-    /// Which of its pages are rendered; `None`: the workers decide.
-    pub render: Option<RenderRule>,
-    /// Largest number of links from a seed; `None`: no limit.
-    pub depth_max: Option<u32>,
-    /// Most completed pages; `None`: no limit.
-    pub pages_max: Option<u64>,
-    /// Most completed pages per key of the group, which usually is a host; `None`: no limit.
-    pub host_pages_max: Option<u64>,
-    /// How long after its opening the pass may release entries, in ms; `None`: no limit.
-    pub time_ms_max: Option<u64>,
-    /// Whether entries are released only after the job was closed and all seeds published by then
-    /// were consumed: until all seeds are known, it is not known which links belong to the job.
-    /// Becomes `false` at that moment.
-    pub hold: bool,
-    /// URL that receives a request when the pass is done, in canonical form. It is part of the
-    /// announcement.
-    pub callback: Option<Box<str>>,
-    /// The trace context of the pass. It is part of the announcement.
-    pub traceparent: Option<Box<str>>,
-}
-
-/// The longest `callback=`, in bytes.
-const CALLBACK_BYTES_MAX: usize = 2_048;
-
-impl JobSettings {
-    /// Reads `key=value` settings.
-    pub fn parse<'a>(
-        settings: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, ProtocolError> {
-        let mut parsed = Self::default();
-        for (name, value) in settings {
-            match name {
-                "scope" => parsed.scope = value.parse()?,
-                "include" => parsed.filter.include = value.parse()?,
-                "exclude" => parsed.filter.exclude = value.parse()?,
-                "render" => parsed.render = Some(value.parse()?),
-                "max-depth" | "depth" if parsed.depth_max.is_some() => {
-                    return Err(bad_argument(
-                        "max-depth and depth are the same setting; give only one",
-                    ));
-                }
-                "max-depth" | "depth" => {
-                    parsed.depth_max = Some(whole_number(name, value, 0, u64::from(u32::MAX))?);
-                }
-                "max-pages" => parsed.pages_max = Some(whole_number(name, value, 1, u64::MAX)?),
-                "max-per-host" => {
-                    parsed.host_pages_max = Some(whole_number(name, value, 1, u64::MAX)?);
-                }
-                "max-time" => {
-                    parsed.time_ms_max = Some(duration_within(name, value, 1, DURATION_MS_MAX)?);
-                }
-                "hold" => {
-                    parsed.hold = match value {
-                        "yes" => true,
-                        "no" => false,
-                        _ => return Err(bad_argument(format!("hold={value}: expected yes or no"))),
-                    };
-                }
-                "callback" => parsed.callback = Some(parse_callback(value)?),
-                TRACEPARENT if is_traceparent(value) => parsed.traceparent = Some(value.into()),
-                TRACEPARENT => {
-                    return Err(bad_argument(format!(
-                        "traceparent={value}: expected a trace context such as \
-                         00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-                    )));
-                }
-                _ => {
-                    return Err(bad_argument(format!(
-                        "no job setting {name}; the settings are scope, include, exclude, render, \
-                         max-depth, max-pages, max-per-host, max-time, hold, callback, traceparent"
-                    )));
-                }
-            }
-        }
-        Ok(parsed)
-    }
-
-    /// Returns the settings after a change of the job while it runs: for each of the settings that
-    /// can change, a value, or `none` to remove it.
-    pub fn changed<'a>(
-        &self,
-        changes: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, ProtocolError> {
-        let mut new = self.clone();
-        for (name, value) in changes {
-            let given = match value {
-                "none" => Self::default(),
-                value => Self::parse([(name, value)])?,
-            };
-            match name {
-                "include" => new.filter.include = given.filter.include,
-                "exclude" => new.filter.exclude = given.filter.exclude,
-                "max-depth" | "depth" => new.depth_max = given.depth_max,
-                "max-pages" => new.pages_max = given.pages_max,
-                "max-per-host" => new.host_pages_max = given.host_pages_max,
-                "max-time" => new.time_ms_max = given.time_ms_max,
-                _ => {
-                    return Err(bad_argument(format!(
-                        "{name}={value}: of a job that runs, only include, exclude, max-depth, \
-                         max-pages, max-per-host and max-time can change"
-                    )));
-                }
-            }
-        }
-        Ok(new)
-    }
-
-    /// Reports whether a waiting entry of the job belongs to it under these settings. Seeds, and
-    /// the targets of their redirects, always do.
-    pub(crate) fn admit_waiting(&self, url: &str, depth: u32) -> bool {
-        let fits = || CanonicalUrl::parse(url).is_ok_and(|url| self.filter.admits(&url));
-        depth == 0 || (self.depth_max.is_none_or(|max| depth <= max) && fits())
-    }
-
-    /// The settings as `name=value` words that [`JobSettings::parse`] accepts.
-    pub fn describe(&self) -> String {
-        let mut words = format!("scope={}", self.scope.as_str());
-        if let Some(depth) = self.depth_max {
-            // Writing into a string cannot fail.
-            let _ = write!(words, " max-depth={depth}");
-        }
-        if let Some(pages) = self.pages_max {
-            let _ = write!(words, " max-pages={pages}");
-        }
-        if let Some(pages) = self.host_pages_max {
-            let _ = write!(words, " max-per-host={pages}");
-        }
-        if let Some(ms) = self.time_ms_max {
-            let _ = write!(words, " max-time={}", duration::format_ms(ms));
-        }
-        if self.hold {
-            words.push_str(" hold=yes");
-        }
-        words += &self.filter.describe();
-        if let Some(rule) = &self.render {
-            let _ = write!(words, " render={rule}");
-        }
-        if let Some(url) = &self.callback {
-            let _ = write!(words, " callback={url}");
-        }
-        if let Some(trace) = &self.traceparent {
-            let _ = write!(words, " {TRACEPARENT}={trace}");
-        }
-        words
-    }
-
-    /// Rejects a callback to which no request can be sent. Not part of [`JobSettings::parse`],
-    /// which also reads records.
-    pub fn check_callback(&self) -> Result<(), ProtocolError> {
-        let callback = self.callback.as_deref().and_then(|url| CanonicalUrl::parse(url).ok());
-        let check = callback.map_or(Ok(()), |url| url.check_callable());
-        check.map_err(|error| bad_argument(format!("callback=: {error}")))
-    }
-}
-
-fn parse_callback(value: &str) -> Result<Box<str>, ProtocolError> {
-    if value.len() > CALLBACK_BYTES_MAX {
-        return Err(bad_argument(format!(
-            "callback=: the URL is longer than {CALLBACK_BYTES_MAX} bytes"
-        )));
-    }
-    let url = CanonicalUrl::parse(value)
-        .map_err(|error| bad_argument(format!("callback={value}: {error}")))?;
-    Ok(url.as_str().into())
-}
 
 /// The changes of a job's settings in its current pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -234,6 +55,10 @@ pub struct Job {
     pub time_is_up: bool,
     /// When the time limit will be reached.
     pub time_until: Option<Moment>,
+    /// When the pass was opened.
+    pub opened_at: Moment,
+    /// When the pass was done.
+    pub ended_at: Option<Moment>,
     /// The links that belong to it.
     pub scope: Scope,
     /// Waiting entries that are active, due or not.
@@ -255,6 +80,13 @@ pub struct Job {
     pub pinned: u64,
 }
 
+/// Whether a waiting entry of a job belongs to it under these settings. Seeds, and the targets of
+/// their redirects, always do.
+pub(crate) fn admits_waiting(settings: &JobSettings, url: &str, depth: u32) -> bool {
+    let fits = || CanonicalUrl::parse(url).is_ok_and(|url| settings.admits(&url));
+    depth == 0 || (settings.depth_max.is_none_or(|max| depth <= max) && fits())
+}
+
 impl Job {
     /// A job without entries and counts.
     pub(crate) fn new(id: PassId, name: JobName, settings: JobSettings, state: JobState) -> Self {
@@ -268,6 +100,8 @@ impl Job {
             paused: false,
             time_is_up: false,
             time_until: None,
+            opened_at: Moment(0),
+            ended_at: None,
             scope: if is_done { Scope::default() } else { Scope::new(settings.scope) },
             waiting: BTreeSet::new(),
             dormant: 0,
@@ -307,8 +141,9 @@ impl Job {
     }
 
     /// The pass is done: what decided about further entries is not needed any more.
-    pub(super) fn finish(&mut self) {
+    pub(super) fn finish(&mut self, now: Moment) {
         self.state = JobState::Done;
+        self.ended_at = Some(now);
         self.completion_heads = None;
         self.paused = false;
         self.time_until = None;
@@ -359,7 +194,7 @@ impl Job {
 
     /// Whether a link to this URL belongs to the job.
     pub fn contains(&self, url: &CanonicalUrl) -> bool {
-        self.scope.contains(url) && self.settings.filter.admits(url)
+        self.scope.contains(url) && self.settings.admits(url)
     }
 
     /// Whether the page of this URL is rendered, as far as the job says it.
@@ -578,8 +413,8 @@ impl Job {
             max_pages: settings.pages_max,
             max_per_host: settings.host_pages_max,
             max_time: settings.time_ms_max.map(DurationMs),
-            include: settings.filter.include.texts(),
-            exclude: settings.filter.exclude.texts(),
+            include: settings.include.texts(),
+            exclude: settings.exclude.texts(),
             render: settings.render.as_ref().map(ToString::to_string),
             callback: self.callback(),
             ..self.status(queued)

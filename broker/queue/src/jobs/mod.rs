@@ -25,12 +25,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 
 use hashbrown::HashSet;
-use tidings_protocol::{CanonicalUrl, JobName, Outcome, Seq, TopicName};
+use tidings_protocol::{CanonicalUrl, JobName, JobSettings, Outcome, Seq, TopicName};
 
 use self::counts::{count_end, count_outcome};
 pub(crate) use self::hosts::HostEntry;
-pub use self::job::{Job, JobSettings, JobState, SettingsChanges};
-pub use self::scope::{Scope, ScopeRule};
+pub(crate) use self::job::admits_waiting;
+pub use self::job::{Job, JobState, SettingsChanges};
+pub use self::scope::Scope;
 use self::seen_sets::SeenSets;
 use crate::entry::{Admission, EndReason, EntryId, JobNumber, Key, PassId};
 use crate::moment::Moment;
@@ -108,6 +109,7 @@ impl Jobs {
         let id = PassId { number, pass };
         let time_until = settings.time_ms_max.map(|ms| now + ms);
         let mut job = Job::new(id, name.clone(), settings, JobState::Open);
+        job.opened_at = now;
         job.time_until = time_until;
         job.open_until = until;
         self.set_timers(&job);
@@ -246,7 +248,7 @@ impl Jobs {
     }
 
     /// Finishes the pass. Keeps the newest `remembered` finished jobs.
-    pub(crate) fn finish(&mut self, number: JobNumber, remembered: usize) {
+    pub(crate) fn finish(&mut self, number: JobNumber, remembered: usize, now: Moment) {
         self.completion_pending.remove(&number);
         self.changed.remove(&number);
         if let Some(job) = self.by_number.get_mut(&number) {
@@ -254,7 +256,7 @@ impl Jobs {
             if let Some(at) = job.time_until.take() {
                 self.timers.cancel(at, JobTimer::Time(number));
             }
-            job.finish();
+            job.finish(now);
             self.finished.push_back(number);
         }
         while self.finished.len() > remembered
@@ -391,14 +393,6 @@ impl Jobs {
             && let Ok(url) = CanonicalUrl::parse(&admission.text)
         {
             job.scope.admit(&url);
-        }
-    }
-
-    /// Counts links for which an earlier version had no room.
-    pub(crate) fn count_no_room(&mut self, number: JobNumber, links: u64) {
-        if let Some(job) = self.by_number.get_mut(&number) {
-            job.counts.found += links;
-            job.counts.budget += links;
         }
     }
 

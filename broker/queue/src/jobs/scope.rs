@@ -1,49 +1,8 @@
 //! Scope: which URLs belong to a job.
 
 use std::collections::BTreeSet;
-use std::str::FromStr;
 
-use tidings_protocol::{CanonicalUrl, ProtocolError, bad_argument};
-
-/// The scope rule of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ScopeRule {
-    /// The hosts of its seeds, on any port.
-    #[default]
-    Host,
-    /// The registrable domains of its seeds.
-    Domain,
-    /// URLs that begin like a seed, up to the seed's last slash.
-    Prefix,
-    /// All URLs.
-    Any,
-}
-
-impl FromStr for ScopeRule {
-    type Err = ProtocolError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "host" => Ok(Self::Host),
-            "domain" => Ok(Self::Domain),
-            "prefix" => Ok(Self::Prefix),
-            "any" => Ok(Self::Any),
-            _ => Err(bad_argument(format!("scope={text}: expected host, domain, prefix or any"))),
-        }
-    }
-}
-
-impl ScopeRule {
-    /// Returns the word that sets the rule.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Domain => "domain",
-            Self::Prefix => "prefix",
-            Self::Any => "any",
-        }
-    }
-}
+use tidings_protocol::{CanonicalUrl, ScopeRule};
 
 /// A rule, with the hosts, domains or prefixes of the seeds so far (and of their redirects).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

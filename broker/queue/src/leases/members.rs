@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::HashSet;
-use tidings_protocol::status::{MemberFields, MemberState};
+use tidings_protocol::status::{BrowserFields, MemberFields, MemberState};
 use tidings_protocol::{DAY_MS, MemberId};
 
 use super::LeaseEnd;
@@ -41,7 +41,8 @@ pub(crate) struct Member {
     drained: bool,
     /// When it lost its connection or was drained, or could connect again after a start.
     seen_at: Moment,
-    /// When it connected for the first time, and when it sent something last.
+    /// When it connected for the first time since the group started, but not before that start, and
+    /// when it sent something last.
     joined_at: Moment,
     heard_at: Moment,
     /// How its leases have ended. Not recorded.
@@ -82,6 +83,11 @@ impl Member {
         self.conn.as_ref()?.label.name.as_deref()
     }
 
+    /// What it reports about its browsers.
+    pub(crate) fn browsers(&self) -> Option<&BrowserFields> {
+        self.conn.as_ref().map(|conn| &conn.label.browsers)
+    }
+
     /// What an operator should know about it.
     pub(crate) fn status(&self, now: Moment) -> MemberFields {
         let state = match self {
@@ -104,6 +110,7 @@ impl Member {
             rate: Some(self.recent.rate(now)).filter(|rate| rate.tenths > 0),
             joined_ms: self.conn.is_some().then(|| now.since(self.joined_at)),
             heard_ms: self.conn.is_some().then(|| now.since(self.heard_at)),
+            browsers: label.browsers,
             name: label.name.map(Into::into),
             address: label.address.map(Into::into),
         }
@@ -202,7 +209,12 @@ impl Members {
 
     /// The group starts: no member could connect before `now`.
     pub(super) fn restart_absences(&mut self, now: Moment) {
-        self.by_id.values_mut().for_each(|member| member.seen_at = now);
+        for member in self.by_id.values_mut() {
+            member.seen_at = now;
+            if member.conn.is_none() {
+                member.joined_at = now;
+            }
+        }
     }
 
     /// Returns the members that are known only because they were drained, and are not expected to

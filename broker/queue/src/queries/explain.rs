@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use tidings_protocol::status::{Answer, WaitReason};
-use tidings_protocol::{CanonicalUrl, Code, ProtocolError, duration};
+use tidings_protocol::{CanonicalUrl, Code, HostPattern, ProtocolError, UrlKey, duration};
 
 use crate::Group;
-use crate::entry::{Entry, EntryId, EntryState};
+use crate::entry::{Admission, Entry, EntryId, EntryState};
 use crate::frontier::key_queue::{KeyQueue, RestCause};
 use crate::frontier::keys::KeyId;
 use crate::frontier::rules::KeyRule;
@@ -21,16 +21,44 @@ const EXPLAINED_MAX: usize = 20;
 impl Group {
     pub(crate) fn explain(&self, what: &str, now: Moment) -> Result<Answer, ProtocolError> {
         match CanonicalUrl::parse(what) {
+            _ if self.config.settings.key.is_own() => {
+                self.explain_first_word(what, now).map_or_else(|| self.explain_key(what, now), Ok)
+            }
             Ok(url) => self.explain_url(&url, now),
             Err(_) => self.explain_key(what, now),
         }
     }
 
-    fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<Answer, ProtocolError> {
-        let key = url.url_key();
-        let same = |id: &EntryId| self.frontier.get(*id).entry.admitted.url_key == Some(key);
-        let held = self.leases.members().iter().flat_map(|(_, member)| member.held()).filter(same);
-        let entries: Vec<EntryId> = held.chain(self.frontier.waiting_entries(key)).collect();
+    /// Explains the events that begin with a word, in a group without keys. Payloads on the disk are
+    /// not read.
+    fn explain_first_word(&self, word: &str, now: Moment) -> Option<Answer> {
+        let url = CanonicalUrl::parse(word).ok();
+        let is_it = |text: &str| {
+            let first = first_word(text);
+            first == word || url.as_ref().is_some_and(|url| first == url.as_str())
+        };
+        let looked_at = self.frontier.entries_above(0).take(self.config.looked_at_max);
+        let entries = looked_at.filter(|(_, entry)| match entry {
+            AnyEntry::Active(live) => is_it(&live.entry.admitted.text),
+            AnyEntry::Dormant(dormant) => {
+                !self.frontier.dormant().must_read(*dormant)
+                    && is_it(&self.dormant_entry(*dormant).admitted.text)
+            }
+        });
+        let entries: Vec<EntryId> = entries.map(|(id, _)| id).collect();
+        let target = CanonicalUrl::key_of(url.as_ref().map_or(word, CanonicalUrl::as_str));
+        let more = self.explain_entries(&entries, |dead| is_it(&dead.text), target, now);
+        (!more.is_empty()).then(|| Answer::new(more, format!("{word} entries={}", entries.len())))
+    }
+
+    /// Returns the lines of these entries, of these dead letters, and of the schedule of a URL.
+    fn explain_entries(
+        &self,
+        entries: &[EntryId],
+        is_dead: impl Fn(&Admission) -> bool,
+        scheduled: UrlKey,
+        now: Moment,
+    ) -> Vec<String> {
         let more = entries.iter().take(EXPLAINED_MAX).map(|id| {
             match self.frontier.find_any(*id).expect("a listed entry is not final") {
                 AnyEntry::Active(live) => self.explain_entry(&live.entry, live.gate(), now),
@@ -40,14 +68,23 @@ impl Group {
             }
         });
         let mut more: Vec<String> = more.collect();
-        let dead = self.dead_letters.iter().filter(|dead| dead.entry.admitted.url_key == Some(key));
+        let dead = self.dead_letters.iter().filter(|dead| is_dead(&dead.entry.admitted));
         more.extend(dead.take(EXPLAINED_MAX).map(|dead| {
             let (entry, reason) = (&dead.entry, dead.reason);
             let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
-            format!("{} dead because={reason} last={last}", entry.admitted.text)
+            format!("{} dead because={reason} last={last}", first_word(&entry.admitted.text))
         }));
-        let schedule = self.schedules.find(key);
+        let schedule = self.schedules.find(scheduled);
         more.extend(schedule.map(|schedule| self.explain_schedule(schedule, now)));
+        more
+    }
+
+    fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<Answer, ProtocolError> {
+        let key = url.url_key();
+        let same = |id: &EntryId| self.frontier.get(*id).entry.admitted.url_key == Some(key);
+        let held = self.leases.members().iter().flat_map(|(_, member)| member.held()).filter(same);
+        let entries: Vec<EntryId> = held.chain(self.frontier.waiting_entries(key)).collect();
+        let mut more = self.explain_entries(&entries, |dead| dead.url_key == Some(key), key, now);
         let rule = self.config.key_of_url(url).and_then(|key| self.frontier.rules().of(key));
         let rule = rule.filter(|rule| rule.block).and_then(|rule| explain_rule(rule, now));
         more.extend(rule.map(|rule| format!("{} {rule}", url.as_str())));
@@ -98,7 +135,8 @@ impl Group {
         };
         let job = admitted.job.and_then(|job| self.jobs.find(job.number));
         let job = job.map(|job| format!(" job={} pass={}", job.name, job.id.pass));
-        format!("{} key={} {state}{}", admitted.text, entry.gate(), job.unwrap_or_default())
+        let (subject, gate) = (first_word(&admitted.text), entry.gate());
+        format!("{subject} key={gate} {state}{}", job.unwrap_or_default())
     }
 
     /// Returns the reason in its job that keeps an entry from being released.
@@ -111,11 +149,12 @@ impl Group {
         reason_of_job(job, &admitted.key)
     }
 
-    /// Explains a key as written, or else in lower case, as hosts are.
+    /// Explains a key as written, or else as the host in a canonical URL, in lower case.
     fn explain_key(&self, key: &str, now: Moment) -> Result<Answer, ProtocolError> {
-        let lower = Some(key.to_ascii_lowercase()).filter(|lower| lower != key);
-        let explain_lower = || self.explain_exact_key(&lower?, now);
-        self.explain_exact_key(key, now).or_else(explain_lower).ok_or_else(|| {
+        let host = key.parse::<HostPattern>().ok().filter(|host| !host.is_below());
+        let host = host.map_or_else(|| key.to_ascii_lowercase(), |host| host.host().to_owned());
+        let explain_host = || (host != key).then(|| self.explain_exact_key(&host, now))?;
+        self.explain_exact_key(key, now).or_else(explain_host).ok_or_else(|| {
             let text = format!(
                 "nothing waits for {key} in group {}, nothing is scheduled, and the key does not rest",
                 self.name
@@ -150,7 +189,8 @@ impl Group {
             .map(|(member, id)| (member, self.frontier.get(id)))
             .filter(|(_, live)| Some(live.gate()) == gate)
             .map(|(member, live)| {
-                format!("in-flight {} member={}", live.entry.admitted.text, member.short())
+                let subject = first_word(&live.entry.admitted.text);
+                format!("in-flight {subject} member={}", member.short())
             });
         let mut more: Vec<String> = holders.take(EXPLAINED_MAX).collect();
         more.extend(
@@ -179,7 +219,7 @@ impl Group {
     fn explain_schedule(&self, schedule: &Schedule, now: Moment) -> String {
         let (every, due_in) =
             (self.schedules.interval_text(schedule), time_until(schedule.due, now));
-        format!("{} every={every} due-in={due_in}", schedule.text)
+        format!("{} every={every} due-in={due_in}", first_word(&schedule.text))
     }
 
     /// Describes the entries behind a key: pending while the key is busy or rests, queued when only a
@@ -219,7 +259,7 @@ impl Group {
             WaitReason::Rule
         } else if self.unpublished.is_full() {
             WaitReason::UnpublishedEvents
-        } else if queue.in_flight() >= queue.parallel(self.config.parallel) {
+        } else if queue.in_flight() >= queue.parallel(self.config.settings.parallel) {
             WaitReason::InFlight
         } else if queue.has_waiting() && self.reason_of_jobs(queue) == WaitReason::JobPaused {
             // It lasts longer than a rest.
@@ -279,6 +319,11 @@ fn explain_rule(rule: &KeyRule, now: Moment) -> Option<String> {
     let note = rule.note.as_ref().map(|note| format!(" note={note}"));
     let (end, note) = (end.unwrap_or_default(), note.unwrap_or_default());
     rule.holds().then(|| format!("{state} because=rule rule={}{end}{note}", rule.pattern()))
+}
+
+/// Returns a URL as it is, and the first word of a payload.
+fn first_word(text: &str) -> &str {
+    text.split(' ').next().unwrap_or_default()
 }
 
 fn time_until(at: Moment, now: Moment) -> String {

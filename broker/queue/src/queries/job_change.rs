@@ -5,6 +5,7 @@ use tidings_protocol::{EntrySelection, ProtocolError};
 
 use super::task_list::WalkedEntries;
 use crate::entry::EntryId;
+use crate::jobs::admits_waiting;
 use crate::{Group, JobChange};
 
 /// Most URLs that an answer shows.
@@ -29,7 +30,7 @@ impl Group {
     pub(crate) fn try_change(&self, change: &JobChange) -> Result<TriedChange, ProtocolError> {
         let JobChange { name, changes, after } = change;
         let (_, settings) = self.changed_job(name, changes)?;
-        let patterns = settings.filter.include.len() + settings.filter.exclude.len();
+        let patterns = settings.include.len() + settings.exclude.len();
         let selection = EntrySelection { job: Some(name.clone()), ..EntrySelection::default() };
         let walked = self.walk_waiting(&selection, *after, patterns)?;
         Ok(TriedChange { change: change.clone(), walked })
@@ -44,7 +45,7 @@ impl Group {
         for id in tried.ids().filter(|id| self.frontier.find_any(*id).is_some()) {
             let entry = self.unreleased(id);
             of += 1;
-            if !settings.admit_waiting(&entry.admitted.text, entry.admitted.depth) {
+            if !admits_waiting(&settings, &entry.admitted.text, entry.admitted.depth) {
                 would_drop += 1;
                 if examples.len() < EXAMPLES_MAX {
                     examples.push(entry.admitted.text.to_string());

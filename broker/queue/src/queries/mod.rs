@@ -1,17 +1,19 @@
 //! Answers to queries. Nothing here changes a group.
 
 mod explain;
-pub mod figures;
 pub mod job_change;
 pub mod members;
+pub mod metrics;
 pub mod rules;
 pub mod schedules;
 pub mod task_list;
 pub mod top_keys;
 pub mod waiting;
 
-use tidings_protocol::status::{Answer, GroupStatus, JobListEnd, JobStatus, ListEnd, Rate, Status};
-use tidings_protocol::{Code, GroupName, JobName, JobQuery, ProtocolError};
+use tidings_protocol::status::{
+    Answer, BrowserFields, GroupStatus, JobListEnd, JobStatus, ListEnd, Rate, Status,
+};
+use tidings_protocol::{Code, GroupName, JobName, JobQuery, ProtocolError, StartAt};
 
 use crate::jobs::Job;
 use crate::moment::Moment;
@@ -37,8 +39,7 @@ impl Group {
             GroupQuery::Group => Ok(self.status().into()),
             GroupQuery::Job(name) => {
                 let job = self.find_job(name)?;
-                let figures = self.figures.of_pass(job.id);
-                Ok(JobStatus { figures, ..job.full_status(self.queued_of(job)) }.into())
+                Ok(self.observed(job, job.full_status(self.queued_of(job))).into())
             }
             GroupQuery::Jobs(query) => Ok(self.list_jobs(*query)),
             GroupQuery::Explain(what) => self.explain(what, now),
@@ -137,8 +138,18 @@ impl Group {
     }
 
     pub(crate) fn job_status(&self, job: &Job) -> JobStatus {
-        let figures = self.figures.of_pass(job.id);
-        JobStatus { figures, ..job.status(self.queued_of(job)) }
+        self.observed(job, job.status(self.queued_of(job)))
+    }
+
+    /// The status of a job, with what only the group knows: times, and metrics of its pages.
+    fn observed(&self, job: &Job, status: JobStatus) -> JobStatus {
+        let time = |at| StartAt::Time(self.schedules.unix_ms_at(at)).to_string();
+        JobStatus {
+            opened: time(job.opened_at),
+            ended: job.ended_at.map(time),
+            metrics: self.metrics.of_pass(job.id),
+            ..status
+        }
     }
 
     /// The entries of a job for which only a member's credit is missing.
@@ -155,6 +166,7 @@ impl Group {
         let render_members = self.leases.members().can_render() as u64;
         let render_waiting =
             if self.is_paused { 0 } else { self.frontier.ready(true).len() as u64 };
+        let reports = self.leases.members().iter().filter_map(|(_, member)| member.browsers());
         let is_rendering = render_members > 0 || render_waiting > 0;
         GroupStatus {
             group: self.name.to_string(),
@@ -162,6 +174,7 @@ impl Group {
             members: connected as u64,
             render_members: is_rendering.then_some(render_members),
             render_waiting: is_rendering.then_some(render_waiting),
+            browsers: reports.fold(BrowserFields::default(), BrowserFields::plus),
             waiting: (self.entry_count() - held) as u64,
             processing: held as u64,
             completed: totals.completed,
@@ -173,8 +186,8 @@ impl Group {
             unkeyed: totals.unkeyed,
             keys: self.frontier.keys().len() as u64,
             keys_down: self.frontier.keys_down() as u64,
-            figures: self.figures.of_group(),
-            settings: self.config.status(),
+            metrics: self.metrics.of_group(),
+            settings: self.config.settings.clone(),
             rate: None,
         }
     }

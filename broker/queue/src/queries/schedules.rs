@@ -6,6 +6,7 @@ use tidings_protocol::{ListRange, Patterns, ScheduleQuery};
 use super::match_work;
 use super::task_list::matches;
 use crate::Group;
+use crate::entry::attribute;
 use crate::moment::Moment;
 use crate::schedules::Schedule;
 
@@ -55,6 +56,7 @@ impl Group {
             prio: *prio,
             entry: schedule.entry,
             skips: schedule.skips_next.then_some(true),
+            feed: attribute(&schedule.forwarded, " feed=").map(str::to_owned),
         }
     }
 }

@@ -82,7 +82,7 @@ impl Group {
         let rest_ms = key.delay_ms(&self.config).max(key.pace_at(now).unwrap_or(0));
         let others = u64::try_from(key.waiting().saturating_sub(1)).unwrap_or(u64::MAX);
         let pauses_ms =
-            others.saturating_mul(rest_ms) / u64::from(key.parallel(self.config.parallel));
+            others.saturating_mul(rest_ms) / u64::from(key.parallel(self.config.settings.parallel));
         Some(first_ms.saturating_add(pauses_ms))
     }
 }

@@ -9,13 +9,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tidings_protocol::{JobName, MemberId, Outcome, Seq, TopicName, UrlKey};
+use tidings_protocol::{JobName, JobSettings, MemberId, Outcome, Seq, TopicName, UrlKey};
 
 use self::snapshot::SnapshotItem;
 use crate::config::GroupConfig;
 use crate::entry::{Admission, AgainRequest, EndReason, EntryId, JobNumber, Key, RecordedRest};
 use crate::frontier::rules::KeyRule;
-use crate::jobs::JobSettings;
 use crate::moment::{ClockStamp, Moment};
 use crate::schedules::{Schedule, WallClockDue};
 
@@ -35,6 +34,9 @@ pub enum Decision {
     Started {
         /// Task ids that are released from here on carry this run.
         run: u64,
+        /// At the first start, the permanent number of the group: no other group of its name ever
+        /// has it. Later starts have another number, without effect.
+        since: u64,
         /// Whether the time since the last record is not known reliably, because the machine was
         /// restarted or the group was suspended. Then leases and rests restart.
         elapsed_unknown: bool,
@@ -42,12 +44,6 @@ pub enum Decision {
         stamp: ClockStamp,
         /// The worker that runs inside the broker's process and ends with it.
         local_member: Option<MemberId>,
-    },
-    /// The group received its permanent number, at its first start. Groups of earlier versions
-    /// receive it at their first start with this one.
-    Born {
-        /// A number that no other group of this name ever has.
-        since: u64,
     },
     /// The settings changed to these.
     Configured(Box<GroupConfig>),
@@ -88,9 +84,6 @@ pub enum Decision {
         outcome: Outcome,
         /// The new links, as admitted.
         children: Vec<Admission>,
-        /// Links that an earlier version rejected because the group was full. They count as over
-        /// budget.
-        no_room: u64,
         /// The rest that the worker requests for the key.
         rest: RecordedRest,
     },
@@ -162,8 +155,6 @@ pub enum Decision {
     DeadRetried {
         /// The entries.
         entries: Vec<EntryId>,
-        /// Whether those of a finished pass repair it; `false` in records of earlier versions.
-        repairs: bool,
     },
     /// Dead entries were deleted.
     DeadDropped {

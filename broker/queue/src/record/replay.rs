@@ -292,7 +292,7 @@ pub struct GroupSummary {
 
 impl GroupSummary {
     fn of(group: &Group) -> Self {
-        let feeds = group.config().topics.iter();
+        let feeds = group.config().settings.topics.iter();
         let jobs = group.job_names();
         Self {
             feeds: feeds.map(|topic| (topic.clone(), group.next_to_consume(topic))).collect(),

@@ -15,7 +15,7 @@ use crate::frontier::circuit::Circuit;
 use crate::frontier::dormant::DormantEntries;
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::KeyState;
-use crate::frontier::lane_of;
+use crate::frontier::lane::lane_of;
 use crate::frontier::rules::{KeyRule, RuleHistory};
 use crate::frontier::runs::SlotId;
 use crate::jobs::{EntryChange, Job, JobState, SettingsChanges};
@@ -40,19 +40,18 @@ pub enum SnapshotItem {
     Begin {
         /// As in [`Decision::Started`].
         run: u64,
+        /// The permanent number of the group.
+        since: Option<u64>,
         /// The current moment on all clocks of the machine.
         stamp: ClockStamp,
         /// As in [`Decision::Started`].
         local_member: Option<MemberId>,
+        /// Id of the newest entry: records between the parts of a snapshot depend on it.
+        last_entry: u64,
         /// Approximate number of dormant entries that follow.
         dormant: usize,
         /// Approximate number of keys.
         keys: usize,
-    },
-    /// As in [`Decision::Born`].
-    Born {
-        /// The group's number for life.
-        since: u64,
     },
     /// A rule of an operator. Rules come before the keys and entries that they are about.
     Rule(Box<KeyRule>),
@@ -129,14 +128,6 @@ pub enum SnapshotItem {
     },
     /// An active entry, waiting or held.
     Entry(Box<Entry>),
-    /// An active entry that repairs a pass. Earlier versions have no repairs, and must not read one
-    /// as an entry without a job.
-    Repair {
-        /// The pass.
-        pass: PassId,
-        /// The entry, without its pass.
-        entry: Box<Entry>,
-    },
     /// Dormant entries.
     Dormant(Vec<Admission>),
     /// A schedule.
@@ -205,17 +196,16 @@ impl Group {
         let (parked, keys) = (self.frontier.dormant().len(), self.frontier.keys().len());
         let begin = SnapshotItem::Begin {
             run: self.run,
+            since: self.since,
             stamp,
             local_member: self.leases.local_member(),
+            last_entry: self.frontier.last_id(),
             dormant: parked,
             keys,
         };
         take(Decision::SnapshotPart(Box::new(begin)));
         take(Decision::Configured(Box::new(self.config.clone())));
         let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
-        if let Some(since) = self.since {
-            keep(SnapshotItem::Born { since });
-        }
         let rules = self.frontier.rules();
         for rule in rules.iter() {
             keep(SnapshotItem::Rule(Box::new(rule.clone())));
@@ -236,11 +226,7 @@ impl Group {
             items_of_job(job, &mut keep);
         }
         for id in self.frontier.active_ids() {
-            let mut entry = Box::new(self.frontier.get(id).entry.clone());
-            keep(match entry.repairs.take() {
-                None => SnapshotItem::Entry(entry),
-                Some(pass) => SnapshotItem::Repair { pass, entry },
-            });
+            keep(SnapshotItem::Entry(Box::new(self.frontier.get(id).entry.clone())));
         }
         for schedule in self.schedules.iter() {
             keep(SnapshotItem::Schedule(Box::new(schedule.clone())));
@@ -392,14 +378,22 @@ impl Group {
     /// Restores a part of a snapshot.
     pub(crate) fn restore(&mut self, item: &SnapshotItem, now: Moment) {
         match item {
-            SnapshotItem::Begin { run, stamp: _, local_member: own, dormant: parked, keys } => {
+            SnapshotItem::Begin {
+                run,
+                since,
+                stamp: _,
+                local_member,
+                last_entry,
+                dormant,
+                keys,
+            } => {
                 let (name, config) = (self.name.clone(), self.config.clone());
-                let frontier = self.frontier.cleared(*parked, *keys);
-                *self = Self { frontier, ..Self::new(name, *run, config, 0) };
-                self.leases.set_local_member(*own);
+                let frontier = self.frontier.cleared(*dormant, *keys);
+                *self = Self { since: *since, frontier, ..Self::new(name, *run, config, 0) };
+                self.leases.set_local_member(*local_member);
+                self.frontier.restore_last_id(*last_entry);
             }
             SnapshotItem::Abandoned => {}
-            SnapshotItem::Born { since } => self.since = Some(*since),
             SnapshotItem::Rule(_) if mutants::is(Mutant::LosesRules) => {}
             SnapshotItem::Rule(rule) => {
                 // No key is known yet.
@@ -436,9 +430,6 @@ impl Group {
             }
             SnapshotItem::Circuit { key, circuit } => self.frontier.restore_circuit(key, *circuit),
             SnapshotItem::Entry(entry) => self.restore_entry(entry, now),
-            SnapshotItem::Repair { pass, entry } => {
-                self.restore_entry(&Entry { repairs: Some(*pass), ..(**entry).clone() }, now);
-            }
             SnapshotItem::Dormant(admissions) => self.restore_dormant(admissions, now),
             SnapshotItem::Schedule(schedule) => self.schedules.set(schedule),
             SnapshotItem::WallClockDue(time) => self.apply_wall_clock_due(time, now),

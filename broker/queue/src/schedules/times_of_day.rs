@@ -102,6 +102,11 @@ fn next_occurrence(wanted: i64, unix_ms: i64) -> i64 {
 }
 
 impl Schedules {
+    /// Returns what the wall clock shows at a moment.
+    pub(crate) fn unix_ms_at(&self, at: Moment) -> i64 {
+        self.times.unix_ms_at(at)
+    }
+
     /// Reports whether the wall clock differs from what the group assumes.
     pub(crate) fn is_wall_clock_off(&self, unix_ms: i64, now: Moment) -> bool {
         self.times.unix_ms_at(now).abs_diff(unix_ms) >= DRIFT_MS_MIN

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
-    Answers, Code, GroupAction, GroupCommand, KeyRest, MemberId, Outcome, ProtocolError, RetryMode,
-    Seq, Slot, TaskAction, TaskId, TaskReply, TaskReport, TopicName,
+    Answers, Code, GroupAction, GroupCommand, JobSettings, KeyRest, MemberId, Outcome,
+    ProtocolError, RetryMode, Seq, Settings, Slot, TaskAction, TaskId, TaskReply, TaskReport,
+    TopicName,
 };
 
+use crate::commands::group_input;
 use crate::config::GroupConfig;
 use crate::fuzzing::dump;
 use crate::fuzzing::simulated_pages::SimulatedPages;
-use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::record::GroupRecord;
 use crate::record::replay::Replay;
@@ -64,8 +65,8 @@ impl Worker {
 impl Bench {
     /// A group with these settings, which announces no outcomes unless they say so.
     pub(crate) fn new(settings: &[(&str, &str)]) -> Self {
-        let settings = [("page-ready", "off")].iter().chain(settings).copied();
-        let config = GroupConfig::default().with_settings(settings).unwrap();
+        let config = GroupConfig::default().with_settings([("page-ready", "off")]).unwrap();
+        let config = config.with_settings(settings.iter().copied()).unwrap();
         Self {
             group: Group::new("crawlers".parse().unwrap(), 7, config, 1),
             now: Moment(1000),
@@ -139,7 +140,7 @@ impl Bench {
     /// Joins with the name `worker-<conn>`.
     pub(crate) fn join_on(&mut self, requester: Requester, credit: u32, render: Option<u32>) {
         let name = Some(format!("worker-{}", requester.conn).into());
-        let label = ClientLabel { name, address: None };
+        let label = ClientLabel { name, ..ClientLabel::default() };
         self.feed(Input::Join { requester, credit, render, label });
     }
 
@@ -155,8 +156,9 @@ impl Bench {
 
     /// `GROUP set`
     pub(crate) fn configure(&mut self, settings: &[(&str, &str)]) {
-        match group_command(settings).group_settings() {
-            Ok(settings) => self.feed(Input::Configure { requester: A.requester(), settings }),
+        let set = GroupCommand { action: GroupAction::Set, ..group_command(settings) };
+        match group_input(A.requester(), &set) {
+            Ok(input) => self.feed(input),
             Err(error) => self.answers.push(Err(error)),
         }
     }

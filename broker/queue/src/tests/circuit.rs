@@ -122,6 +122,7 @@ fn host_that_has_never_answered_is_given_up_after_three_tries() {
     for rest_ms in [2000, 4000, 8000] {
         let task = next_try(&mut bench, rest_ms);
         assert!(bench.events.is_empty(), "nothing is given up: {:?}", bench.events);
+        assert_eq!(task.payload.ends_with(" last=down"), rest_ms == 8000, "{}", task.payload);
         nack(&mut bench, &task, "connect");
     }
     bench.wait(OTHERS_FIRST_MS);
@@ -146,7 +147,7 @@ fn pages_that_were_not_requested_are_tried_first() {
         unanswered(&mut bench, 1);
     }
     let task = next_try(&mut bench, 8000);
-    assert_eq!(task.payload, "http://a.org/3");
+    assert_eq!(task.payload, "http://a.org/3 last=down");
     bench.ack(A, &task.id, Outcome::Done, &[]);
     // The others, perhaps for a port that is closed, fail on their own.
     bench.wait(OTHERS_FIRST_MS);
@@ -195,7 +196,7 @@ fn failures_while_a_host_is_down_are_no_attempts() {
     unanswered(&mut bench, 10);
     for rest_ms in &RESTS_MS[..6] {
         let task = next_try(&mut bench, *rest_ms);
-        assert!(!task.payload.contains("last=yes"), "{}", task.payload);
+        assert!(!task.payload.contains("last="), "{}", task.payload);
         nack(&mut bench, &task, "connect");
     }
     assert!(bench.events.is_empty(), "{:?}", bench.events);
@@ -287,7 +288,7 @@ fn host_that_was_given_up_gets_one_try_an_hour() {
         bench.publish(&format!("http://a.org/later/{url}"));
     }
     let task = next_try(&mut bench, HOUR_MS - OTHERS_FIRST_MS);
-    assert_eq!(task.payload, "http://a.org/later");
+    assert_eq!(task.payload, "http://a.org/later last=down");
     bench.publish("http://a.org/latest");
     nack(&mut bench, &task, "dns");
     bench.wait(OTHERS_FIRST_MS);

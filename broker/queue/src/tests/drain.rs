@@ -3,6 +3,7 @@
 use tidings_protocol::{Code, DAY_MS, ListRange, Outcome, RetryMode};
 
 use super::bench::{A, B, Bench, Worker};
+use super::repairs::{replayed, snapshot};
 use crate::decide::membership::DRAINED_MAX;
 use crate::moment::ClockStamp;
 use crate::record::Decision;
@@ -197,4 +198,21 @@ fn a_drained_member_that_is_gone_does_not_keep_the_group() {
         operation: Operation::Delete { is_forced: false },
     });
     assert_eq!(bench.ok(), "others");
+}
+
+// PROTOCOL: G8
+#[test]
+fn a_resumed_member_joined_no_earlier_than_the_group_started() {
+    let mut bench = bench();
+    bench.join(A, 1);
+    bench.publish("http://a.org/");
+    bench.wait(5_000);
+    let config = bench.group.config.clone();
+    bench.group = replayed(&snapshot(&mut bench), false, config);
+    let stamp = ClockStamp { moment: bench.now, boot_id: 1, uptime_ms: 0, unix_ms: 0 };
+    bench.feed(Input::Start { run: 8, since: 8, elapsed_unknown: true, stamp, local_member: None });
+    bench.wait(1_000);
+    bench.join(A, 1);
+    bench.wait(1_000);
+    assert!(bench.members()[0].ends_with(" joined-ms=2000 heard-ms=1000"), "{:?}", bench.members());
 }

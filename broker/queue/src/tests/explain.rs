@@ -55,6 +55,29 @@ fn explain_lists_delayed_and_scheduled_entries_of_a_key() {
 }
 
 #[test]
+fn without_keys_the_first_word_of_an_event_is_explained() {
+    for key in ["none", "seq"] {
+        let mut bench = Bench::new(&[("key", key), ("backoff", "1h"), ("max-attempts", "1")]);
+        bench.publish("http://a.org/ outcome=done and more");
+        bench.publish("/backup every=1h after=2h");
+        let page = bench.why("http://A.org/");
+        assert_eq!(page.ok, "http://A.org/ entries=1");
+        assert!(page.lines[0].starts_with("http://a.org/ key="), "{page:?}");
+        assert!(page.lines[0].ends_with(" queued because=no-members"), "{page:?}");
+        let backup = bench.why("/backup");
+        assert!(backup.lines[0].contains(" delayed because=later due-in=2h "), "{backup:?}");
+        assert_eq!(backup.lines[1], "/backup every=1h due-in=3h");
+        bench.join(A, 1);
+        let task = bench.task();
+        let held = bench.why("http://a.org/");
+        assert!(held.lines[0].contains(" processing member="), "{held:?}");
+        bench.nack(A, &task.id, RetryMode::Counted { after_ms: None });
+        let dead = bench.why("http://a.org/");
+        assert_eq!(dead.lines, ["http://a.org/ dead because=max-attempts last=test"]);
+    }
+}
+
+#[test]
 fn one_key_is_listed_as_long_as_the_group_knows_it() {
     let mut bench = Bench::new(&[("delay", "5s")]);
     bench.open("docs", &[]);
@@ -104,6 +127,8 @@ fn explain_finds_keys_that_are_not_hosts() {
     bench.publish("http://a.org/2 site=main");
     assert_eq!(bench.why("main").ok, "main waiting=1 queued because=no-members");
     assert_eq!(bench.why("MAIN").ok, "main waiting=1 queued because=no-members");
+    bench.publish("http://a.org/3 site=xn--bcher-kva.example");
+    assert!(bench.why("B\u{fc}cher.example").ok.starts_with("xn--bcher-kva.example waiting=1 "));
     bench.feed(Input::Query {
         requester: A.requester(),
         query: GroupQuery::Explain("other".into()),
@@ -131,6 +156,7 @@ fn keys_are_listed_by_remaining_work() {
         ]
     );
     assert_eq!(keys.ok, "crawlers matched=3 listed=3");
+    assert_eq!(bench.why("d.org").ok, "d.org waiting=0 delayed=1 free");
     let some = bench.keys(&[("limit", "1")]);
     assert_eq!((some.lines.len(), some.ok.as_str()), (1, "crawlers matched=3 listed=1"));
     assert!(some.lines[0].starts_with("a.org "), "{some:?}");

@@ -377,7 +377,6 @@ fn first_since_number_is_kept() {
         let stamp = ClockStamp { moment: Moment(1000), boot_id: 1, uptime_ms: 0, unix_ms: 0 };
         Input::Start { run, since, elapsed_unknown: false, stamp, local_member: None }
     };
-    // Groups of earlier versions have no number before that.
     for (run, since) in [(8, 70), (9, 71), (10, 3)] {
         bench.feed(start(run, since));
         bench.join(A, 1);

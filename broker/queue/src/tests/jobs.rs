@@ -1,9 +1,11 @@
 //! Jobs in progress: paused, waited for, seeded by command, and limited.
 
-use tidings_protocol::{After, Code, JOB_DONE_TOPIC, Outcome, RetryMode, Seq};
+use tidings_protocol::{
+    After, Code, JOB_DONE_TOPIC, JobSettings, Outcome, RetryMode, Seq, Settings,
+};
 
 use super::bench::{A, B, Bench, topic};
-use crate::jobs::JobSettings;
+use super::repairs::{replayed, snapshot};
 use crate::{ConnId, GroupQuery, Input, JobOperation, Requester};
 
 const HOUR_MS: u64 = 60 * 60 * 1000;
@@ -331,6 +333,33 @@ fn empty_job_reports_reason_empty() {
     bench.close("site");
     bench.cancel("site");
     assert!(bench.done().contains(" result=cancelled completed=0 "));
+}
+
+#[test]
+fn a_pass_has_a_beginning_and_an_end_which_a_snapshot_keeps() {
+    let mut bench = Bench::new(&[]);
+    bench.feed(Input::WallClock { unix_ms: 1_000_000 });
+    let shown = |bench: &mut Bench| {
+        let query = GroupQuery::Job("site".parse().unwrap());
+        bench.feed(Input::Query { requester: A.requester(), query });
+        let (_, times) = bench.ok().split_once(" opened=").expect("it says when");
+        times.split_once(" scope-rule").expect("the settings follow").0.to_owned()
+    };
+    bench.open("site", &[]);
+    bench.wait(500);
+    bench.open("site", &[]);
+    assert_eq!(shown(&mut bench), "1970-01-01T00:16:40Z", "the same pass");
+    bench.wait(500);
+    bench.close("site");
+    let both = "1970-01-01T00:16:40Z ended=1970-01-01T00:16:41Z";
+    assert_eq!(shown(&mut bench), both);
+    bench.wait(500);
+    let kept = snapshot(&mut bench);
+    bench.group = replayed(&kept, false, bench.group.config.clone());
+    bench.feed(Input::WallClock { unix_ms: 1_001_500 });
+    assert_eq!(shown(&mut bench), both);
+    bench.open("site", &[]);
+    assert_eq!(shown(&mut bench), "1970-01-01T00:16:41.5Z", "the next pass");
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn keys_of_rules_are_canonical_and_keys_of_the_group() {
     assert_eq!(bench.error_code(), Code::Conflict);
 }
 
-// PROTOCOL: G16
+// PROTOCOL: G16, G19
 #[test]
 fn a_rule_says_something_and_replaces_the_one_before() {
     let mut bench = bench();

@@ -323,15 +323,3 @@ fn a_repair_survives_a_restart_and_a_snapshot() {
     assert!(shown.contains(" completed=2 redirects=1 failed=1 "), "{shown}");
     assert!(shown.contains(" found=4 "), "{shown}");
 }
-
-#[test]
-fn retries_that_earlier_versions_recorded_repair_nothing() {
-    let mut bench = bench_with_one_attempt();
-    bench.fail_site(&[], &["http://a.org/"]);
-    let mut records = std::mem::take(&mut bench.records);
-    records.push(GroupRecord::decode("1000\tretried\t1\t1").unwrap());
-    bench.group = replayed(&records, true, bench.group.config().clone());
-    bench.join(A, 10);
-    assert_eq!(bench.task().payload, "http://a.org/ last=yes");
-    assert!(bench.site().contains(" failed=1 "));
-}

@@ -354,6 +354,44 @@ fn redirects_of_a_job_say_which_urls_led_to_them() {
     assert!(bench.events.is_empty());
 }
 
+// PROTOCOL: T6
+#[test]
+fn only_a_redirect_of_a_job_may_lead_back_to_its_chain() {
+    let mut bench = Bench::new(&[("delay", "0")]);
+    bench.join(A, 1);
+    bench.open("site", &[]);
+    let [page, check, other] = ["http://a.org/", "http://a.org/check", "http://a.org/other"];
+    let answer = |bench: &mut Bench, from: &str, links: &[(&str, bool)], counts: &str| {
+        let task = bench.task();
+        assert!(task.payload.starts_with(&format!("{from} job=site ")), "{}", task.payload);
+        bench.ack(A, &task.id, Outcome::Redirect, links);
+        assert!(bench.ok().ends_with(counts), "{from}, {links:?}: {}", bench.ok());
+    };
+    bench.publish("http://a.org/ job=site");
+    answer(&mut bench, page, &[(check, true)], "new=1 known=0 refused=0");
+    // A link, and the page itself.
+    answer(&mut bench, check, &[(page, false), (check, true)], "new=0 known=2 refused=0");
+    bench.publish("http://a.org/other job=site");
+    answer(&mut bench, other, &[(page, true)], "new=0 known=1 refused=0");
+    bench.close("site");
+    let (_, done) = bench.events.pop().expect("done");
+    assert!(done.contains(" redirects=3 ") && done.contains(" found=3"), "{done}");
+    // Ten hops at most.
+    bench.open("site", &[]);
+    bench.publish("http://a.org/ job=site");
+    bench.close("site");
+    for hop in 0..=10 {
+        let task = bench.task();
+        assert!(hop == 0 || task.payload.contains(&format!(" hops={hop} ")), "{}", task.payload);
+        let target = [check, page][hop % 2];
+        bench.ack(A, &task.id, Outcome::Redirect, &[(target, true)]);
+        bench.check_records();
+    }
+    assert!(bench.ok().ends_with("new=0 known=0 refused=1"), "{}", bench.ok());
+    let (_, done) = bench.events.pop().expect("done");
+    assert!(done.contains(" redirects=11 ") && done.contains(" found=11"), "{done}");
+}
+
 // PROTOCOL: C7, T5, T6
 #[test]
 fn links_are_checked_and_the_job_is_done_once() {

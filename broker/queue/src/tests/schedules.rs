@@ -1,8 +1,8 @@
 //! `every=`: URLs that are fetched repeatedly.
 
-use tidings_protocol::{Code, DEAD_LETTER_TOPIC, Outcome, RetryMode, ScheduleQuery};
+use tidings_protocol::{Code, Outcome, RetryMode, ScheduleQuery};
 
-use super::bench::{A, AnswerText, Bench, group_command};
+use super::bench::{A, Bench, group_command};
 use crate::entry::FORWARDED_BYTES_MAX;
 use crate::{GroupQuery, Input, Operation};
 
@@ -155,6 +155,39 @@ fn failed_fetch_neither_ends_nor_replaces_the_schedule() {
     bench.fetch("http://a.org/");
 }
 
+// PROTOCOL: G3
+#[test]
+fn every_zero_ends_an_entry_that_only_the_schedule_needs() {
+    let mut bench = bench();
+    bench.open("site", &[]);
+    let fail = |bench: &mut Bench| {
+        let task = bench.task();
+        bench.nack(A, &task.id, RetryMode::Counted { after_ms: Some(3 * MINUTE_MS) });
+    };
+    bench.publish("http://a.org/ every=1m");
+    fail(&mut bench);
+    bench.publish("http://a.org/ every=2m after=1m");
+    bench.publish("http://b.org/ every=1d after=5m");
+    bench.publish("http://c.org/ every=1m");
+    fail(&mut bench);
+    bench.publish("http://c.org/ after=2m");
+    bench.publish("http://d.org/ job=site");
+    fail(&mut bench);
+    bench.publish("http://d.org/ every=1m");
+    fail(&mut bench);
+    for host in ["a", "b", "c", "d"] {
+        bench.publish(&format!("http://{host}.org/ every=0"));
+    }
+    bench.wait(2 * MINUTE_MS);
+    bench.fetch("http://c.org/");
+    bench.wait(MINUTE_MS);
+    let page = bench.task();
+    assert!(page.payload.starts_with("http://d.org/ job=site "), "{}", page.payload);
+    bench.ack(A, &page.id, Outcome::Done, &[]);
+    bench.wait(10 * MINUTE_MS);
+    bench.assert_no_task("ended with its schedule");
+}
+
 #[test]
 fn every_zero_ends_the_schedule_without_a_fetch() {
     let mut bench = bench();
@@ -281,6 +314,19 @@ fn explain_shows_the_schedule() {
     assert_eq!(bench.explain_url("http://a.org/"), None);
 }
 
+// PROTOCOL: G7, G5
+#[test]
+fn was_zero_adds_a_schedule_and_changes_none() {
+    let mut bench = bench();
+    for (every, listed) in [("1h", "every=1h"), ("2h", "every=1h")] {
+        bench.publish(&format!("http://a.org/ every={every} was=0 feed=1s-{every}"));
+        let list = schedules(&mut bench);
+        assert!(list[0].contains(listed) && list[0].ends_with(" feed=1s-1h"), "{list:?}");
+    }
+    bench.fetch("http://a.org/ feed=1s-1h");
+    bench.assert_no_task("nothing changed");
+}
+
 // PROTOCOL: G5
 #[test]
 fn schedules_are_listed_by_due_time() {
@@ -401,7 +447,7 @@ fn worker_changes_only_the_interval_unless_it_has_changed() {
     bench.ack(A, &look.id, Outcome::Done, &[]);
     assert_every_two_hours(&mut bench, "http://a.org/feed every=2h feed=15m-1d source=me");
     let before = schedules(&mut bench);
-    assert!(before[0].contains(" every=2h ") && before[0].ends_with(" prio=7"), "{before:?}");
+    assert_eq!(before, ["http://a.org/feed every=2h due-ms=7200000 key=a.org prio=7 feed=15m-1d"]);
     // The schedule no longer has that interval or those bounds, does not exist, or the new value is
     // invalid.
     bench.publish("http://a.org/feed every=3h was=1h feed=15m-1d");
@@ -499,82 +545,4 @@ fn new_interval_with_a_first_time_causes_no_earlier_fetch() {
     bench.assert_no_task("the fetch that was due is skipped");
     bench.wait(1);
     bench.fetch("http://a.org/feed feed=15m-1d");
-}
-
-// PROTOCOL: G3
-#[test]
-fn groups_of_every_key_know_times_and_priorities() {
-    for (key, prefix) in [("none", [""; 3]), ("seq", ["new-url/1 ", "new-url/2 ", "new-url/5 "])] {
-        let mut bench = Bench::new(&[("key", key), ("lease", "1h"), ("backoff", "0")]);
-        bench.join(A, 10);
-        let [first, second, third] = prefix;
-        bench.publish("/later after=1m u=1");
-        let backup = "/backup every=1m prio=3";
-        bench.publish(backup);
-        let backup = format!("{second}{backup}");
-        let slow = bench.task();
-        assert_eq!(slow.payload, backup);
-        bench.wait(MINUTE_MS - 1);
-        bench.assert_no_task("nothing is due yet");
-        bench.wait(1);
-        assert_eq!(bench.task().payload, format!("{first}/later after=1m u=1"));
-        bench.wait(2 * MINUTE_MS);
-        bench.assert_no_task("the task of the previous due time is not done");
-        bench.ack(A, &slow.id, Outcome::Done, &[]);
-        for is_dead in [false, true] {
-            bench.wait(MINUTE_MS);
-            let task = bench.task();
-            assert_eq!(task.payload, backup);
-            // A failed task is tried again, and a dead one does not end the schedule.
-            let counted = RetryMode::Counted { after_ms: None };
-            bench.nack(A, &task.id, if is_dead { RetryMode::Never } else { counted });
-            if !is_dead {
-                bench.wait(0);
-                let again = bench.task();
-                bench.ack(A, &again.id, Outcome::Done, &[]);
-            }
-        }
-        // Another event of that target is a task of its own, and replaces nothing.
-        bench.publish("/backup now=yes");
-        let other = bench.task();
-        assert!(other.payload.ends_with("/backup now=yes"), "{}", other.payload);
-        bench.ack(A, &other.id, Outcome::Done, &[]);
-        bench.publish("/backup every=6h was=5m");
-        bench.feed(Input::Query {
-            requester: A.requester(),
-            query: GroupQuery::Schedules(group_command(&[]).schedule_query().unwrap()),
-        });
-        let AnswerText { lines, ok } = bench.answers.pop().unwrap().unwrap();
-        assert_eq!(ok, "crawlers matched=1 listed=1");
-        assert!(lines[0].starts_with("/backup every=1m "), "{lines:?}");
-        bench.check_records();
-        bench.wait(MINUTE_MS);
-        assert_eq!(bench.task().payload, backup);
-        // The last one may be dropped, and the schedule goes on.
-        bench.join(A, 0);
-        bench.publish("/backup every=2m prio=-1000");
-        bench.feed(Input::Operate { requester: A.requester(), operation: Operation::Purge });
-        bench.join(A, 10);
-        bench.wait(2 * MINUTE_MS);
-        assert_eq!(bench.task().payload, format!("{third}/backup every=2m prio=-1000"));
-        bench.publish("/backup every=0");
-        bench.wait(10 * MINUTE_MS);
-        bench.assert_no_task("the schedule has ended");
-        let long = format!("/{} every=1m", "x".repeat(9_000));
-        for (event, reason) in [
-            ("/a after=soon", "bad-after"),
-            ("/a prio=high", "bad-prio"),
-            ("/a every=25:00", "bad-every"),
-            (&long, "payload-too-long"),
-        ] {
-            bench.publish(event);
-            let (topic, letter) = bench.events.pop().unwrap();
-            assert_eq!(topic, DEAD_LETTER_TOPIC);
-            assert!(letter.starts_with(&format!("reason={reason} ")), "{letter}");
-        }
-        // Text has no attributes.
-        bench.publish("see every=1m");
-        assert!(bench.task().payload.ends_with("see every=1m"));
-        bench.check_records();
-    }
 }

@@ -7,10 +7,10 @@
 
 mod value;
 
-use tidings_protocol::CanonicalUrl;
 use tidings_protocol::status::PassCounts;
+use tidings_protocol::{CanonicalUrl, GroupSettings};
 
-use self::value::{LineFields, LineValue, settings, structs, variants};
+use self::value::{LineFields, LineValue, structs, variants};
 use super::snapshot::SnapshotItem;
 use super::{Decision, EndReason, EventEffect, GroupRecord, NextStep, RecordedRest};
 use crate::config::GroupConfig;
@@ -45,13 +45,12 @@ impl GroupRecord {
 }
 
 variants!(Decision {
-    "started" => Started { run, elapsed_unknown, stamp, local_member },
-    "born" => Born { since },
+    "started" => Started { run, since, elapsed_unknown, stamp, local_member },
     "configured" => Configured(config),
     "taken" => Consumed { topic, next, effects },
     "released" => Released { entry, member, until },
     "touched" => Touched { entry, until, request_over, rest },
-    "answered" => Answered { entry, outcome, no_room, rest, children },
+    "answered" => Answered { entry, outcome, rest, children },
     "returned" => Returned { entry, rest, reason, next_step },
     "lost" => Lost { entry },
     "ended" => Ended { end, entries },
@@ -63,8 +62,7 @@ variants!(Decision {
     "rule-set" => RuleSet(rule),
     "rule-removed" => RuleRemoved { name, below },
     "purged" => Purged,
-    "revived" => DeadRetried { entries; repairs = true } if *repairs,
-    "retried" => DeadRetried { entries; repairs = false },
+    "retried" => DeadRetried { entries },
     "forgotten" => DeadDropped { entries },
     "kept" => SnapshotPart(item),
     "deleted" => Deleted,
@@ -87,8 +85,7 @@ variants!(Decision {
 });
 
 variants!(SnapshotItem {
-    "begin" => Begin { run, stamp, local_member, dormant, keys },
-    "born" => Born { since },
+    "begin" => Begin { run, since, stamp, local_member, last_entry, dormant, keys },
     "rule" => Rule(rule),
     "rules" => RuleHistory(history),
     "abandoned" => Abandoned,
@@ -103,7 +100,6 @@ variants!(SnapshotItem {
     "key" => Key { key, state },
     "unanswered" => Circuit { key, circuit },
     "entry" => Entry(entry),
-    "repair" => Repair { pass, entry },
     "parked" => Dormant(entries),
     "schedule" => Schedule(schedule),
     "clock-time" => WallClockDue(due),
@@ -114,9 +110,7 @@ variants!(SnapshotItem {
 
 variants!(EventEffect {
     "a" => Admitted(admission),
-    "c" => Coalesced { announced, prio, due, entries, forwarded } if !forwarded.is_empty(),
-    // Without attributes, as in earlier versions. Most events have none.
-    "i" => Coalesced { announced, prio, due, entries; forwarded = Box::default() },
+    "c" => Coalesced { announced, prio, due, forwarded, entries },
     "d" => Duplicate(number),
     "s" => Scheduled(schedule),
     "e" => Unscheduled(url),
@@ -183,6 +177,20 @@ structs! {
     RuleHistory { last_number, lifted, reboot_at, last_at_reboot }
     SettingsChanges { count, opened }
     AgainRequest { url, key, member }
+    PassCounts {
+        found,
+        completed,
+        redirects,
+        failed,
+        robots,
+        scope,
+        blocked,
+        trap,
+        budget,
+        duplicates,
+        cancelled
+    }
+    Circuit { unanswered, rests_from, tried, given_up, never_answered }
     KeyState {
         free_at,
         ended_at,
@@ -198,7 +206,7 @@ structs! {
 
 structs! {
     // The settings that a client can change are written in the words that set them.
-    GroupConfig = described[describe()] {
+    GroupConfig = recorded[settings] {
         backoff_ms_max,
         not_before_ms_max,
         pace_ms_max,
@@ -218,6 +226,8 @@ structs! {
         time_is_up,
         time_until,
         open_until,
+        opened_at,
+        ended_at,
         counts,
         completion_heads
     }
@@ -229,83 +239,13 @@ structs! {
         again_count,
         last_reason,
         again,
+        repairs,
         state
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the macro passes each value")]
-fn described(words: String) -> Option<GroupConfig> {
-    let config = GroupConfig::default().with_settings(settings(&words)?).ok()?;
-    // Earlier versions announced no outcomes, so a group could be fed by `page-ready`.
-    let page_ready = config.page_ready && config.validate().is_ok();
-    Some(GroupConfig { page_ready, ..config })
-}
-
-/// As a list. `blocked`, which earlier versions do not know, is left out if it is 0.
-impl LineValue for PassCounts {
-    fn write(&self, line: &mut String) {
-        let mut numbers = vec![
-            self.found,
-            self.completed,
-            self.redirects,
-            self.failed,
-            self.robots,
-            self.scope,
-            self.trap,
-            self.budget,
-            self.duplicates,
-            self.cancelled,
-        ];
-        numbers.extend(Some(self.blocked).filter(|blocked| *blocked > 0));
-        numbers.write(line);
-    }
-
-    fn read(fields: &mut LineFields<'_>) -> Option<Self> {
-        let mut numbers = Vec::read(fields)?;
-        if numbers.len() == 10 {
-            numbers.push(0);
-        }
-        let numbers: [u64; 11] = numbers.try_into().ok()?;
-        let [found, completed, redirects, failed, robots, scope, trap, ..] = numbers;
-        let [.., budget, duplicates, cancelled, blocked] = numbers;
-        Some(Self {
-            found,
-            completed,
-            redirects,
-            failed,
-            robots,
-            scope,
-            blocked,
-            trap,
-            budget,
-            duplicates,
-            cancelled,
-        })
-    }
-}
-
-/// `never_answered`, which earlier versions do not know, is left out if it is false.
-impl LineValue for Circuit {
-    fn write(&self, line: &mut String) {
-        let Self { unanswered, rests_from, tried, given_up, never_answered } = self;
-        unanswered.write(line);
-        rests_from.write(line);
-        tried.write(line);
-        given_up.write(line);
-        if *never_answered {
-            never_answered.write(line);
-        }
-    }
-
-    fn read(fields: &mut LineFields<'_>) -> Option<Self> {
-        Some(Self {
-            unanswered: LineValue::read(fields)?,
-            rests_from: LineValue::read(fields)?,
-            tried: LineValue::read(fields)?,
-            given_up: LineValue::read(fields)?,
-            never_answered: fields.0.is_some() && LineValue::read(fields)?,
-        })
-    }
+fn recorded(settings: GroupSettings) -> GroupConfig {
+    GroupConfig { settings, ..GroupConfig::default() }
 }
 
 /// As an optional lease.

@@ -7,13 +7,12 @@ use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
 use tidings_protocol::{
-    DEAD_LETTER_TOPIC, DEAD_REASONS, JOB_DONE_TOPIC, JobName, MemberId, Outcome, PAGE_READY_TOPIC,
-    Seq, TopicName, UrlKey,
+    DEAD_LETTER_TOPIC, DEAD_REASONS, GroupSettings, JOB_DONE_TOPIC, JobName, JobSettings, MemberId,
+    Outcome, PAGE_READY_TOPIC, Seq, Settings, TopicName, UrlKey,
 };
 
 use crate::entry::Key;
 use crate::frontier::lane::Lane;
-use crate::jobs::JobSettings;
 use crate::moment::Moment;
 
 /// Most items for which memory is reserved before they are read.
@@ -71,10 +70,10 @@ macro_rules! structs {
         }
     )*};
 
-    ($($type:ident = $new:path[$($first:ident $(($($none:tt)?))?),*] { $($field:ident),* })*) => {$(
+    ($($type:ident = $new:path[$($first:ident),*] { $($field:ident),* })*) => {$(
         impl LineValue for $type {
             fn write(&self, line: &mut String) {
-                $(self.$first $(($($none)?))? .write(line);)*
+                $(self.$first.write(line);)*
                 $(self.$field.write(line);)*
             }
 
@@ -93,14 +92,12 @@ macro_rules! structs {
 }
 
 /// Implements [`LineValue`] for an enum: the first word of each variant, and its fields in the
-/// order of the line. A variant with two words has `if` after the first one. After `;` is a field
-/// that the word decides.
+/// order of the line.
 macro_rules! variants {
     ($type:ident { $(
         $word:literal => $variant:ident
             $(($value:ident))?
-            $({ $($field:ident),* $(; $fixed:ident = $fixed_value:expr)? })?
-            $(if $guard:expr)?,
+            $({ $($field:ident),* })?,
     )* }) => {
         impl LineValue for $type {
             // The same as a list of at most one item.
@@ -109,8 +106,7 @@ macro_rules! variants {
 
             fn write(&self, line: &mut String) {
                 match self {$(
-                    Self::$variant { $(0: $value)? $($($field,)* $($fixed)?)? } $(if $guard)? => {
-                        $($(let _ = $fixed;)?)?
+                    Self::$variant { $(0: $value)? $($($field),*)? } => {
                         line.push_str(concat!($word, "\t"));
                         $($value.write(line);)?
                         $($($field.write(line);)*)?
@@ -123,8 +119,8 @@ macro_rules! variants {
                 Some(match fields.next()? {
                     $($word => {
                         $(let $value = LineValue::read(fields)?;)?
-                        $($(let $field = LineValue::read(fields)?;)* $(let $fixed = $fixed_value;)?)?
-                        Self::$variant { $(0: $value)? $($($field,)* $($fixed)?)? }
+                        $($(let $field = LineValue::read(fields)?;)*)?
+                        Self::$variant { $(0: $value)? $($($field),*)? }
                     })*
                     _ => return None,
                 })
@@ -208,8 +204,12 @@ fields! {
         |outcome, line| line.push_str(outcome.as_str()),
         |field| Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == field)
     }
+    GroupSettings {
+        |settings, line| escape(&settings.to_string(), line),
+        |field| GroupSettings::parse(settings(&unescaped(field)?)?).ok()
+    }
     JobSettings {
-        |settings, line| escape(&settings.describe(), line),
+        |settings, line| escape(&settings.to_string(), line),
         |field| JobSettings::parse(settings(&unescaped(field)?)?).ok()
     }
     Lane {
@@ -234,7 +234,7 @@ fields! {
 }
 
 /// Parses `name=value` words.
-pub(super) fn settings(words: &str) -> Option<Vec<(&str, &str)>> {
+fn settings(words: &str) -> Option<Vec<(&str, &str)>> {
     let words = words.split(' ').filter(|word| !word.is_empty());
     words.map(|word| word.split_once('=')).collect()
 }

@@ -87,7 +87,7 @@ fn simulate_order(
     to_the_end: bool,
     counts: &mut OrderCounts,
 ) {
-    let nature = WorldOptions {
+    let options = WorldOptions {
         render: false,
         outages: false,
         clock_jumps: false,
@@ -98,12 +98,16 @@ fn simulate_order(
         rules: false,
         steers: false,
         paging: Some(TINY),
-        traced: true,
+        traced: false,
     };
-    let mut world = World::new(7, nature);
-    let outcome = world.follow(order, half_open, doom, to_the_end, counts);
-    if let Err(broken) = outcome {
-        let trace = world.trace.unwrap_or_default().join("\n");
+    let mut follow = |traced| {
+        let mut world = World::new(7, WorldOptions { traced, ..options });
+        let outcome = world.follow(order, half_open, doom, to_the_end, counts);
+        (outcome, world.trace.unwrap_or_default().join("\n"))
+    };
+    // Events are written as text only for the run that failed, which is repeated for that.
+    if let (Err(broken), _) = follow(false) {
+        let (_, trace) = follow(true);
         panic!("{trace}\n{order:?} half_open={half_open} {doom:?}: {broken}");
     }
 }

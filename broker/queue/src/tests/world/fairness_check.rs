@@ -203,14 +203,17 @@ impl FairnessCheck {
     ) -> CheckResult {
         self.leases.retain(|_, lease| lease.until + DELAY_MS + 1 >= now);
         for host in 0..HOSTS + LONELY_HOSTS {
+            // This is checked for each host at each step, and mostly ends with the first conditions.
+            if !could || !self.has_announced(host, looks, could_render) {
+                self.idle_since.remove(&host);
+                continue;
+            }
             let name = host_of(&page(host, 0));
             let held = self.leases.values().filter(|lease| lease.host == name).count();
-            let idle = could
+            let is_idle = !outages.may_rest(&name, now)
                 && held < hosts.parallel_of(&name, now) as usize
-                && hosts.welcomes(&name, now)
-                && !outages.may_rest(&name, now)
-                && self.has_announced(host, looks, could_render);
-            if !idle {
+                && hosts.welcomes(&name, now);
+            if !is_idle {
                 self.idle_since.remove(&host);
                 continue;
             }

@@ -2,6 +2,7 @@
 
 use tidings_protocol::{After, Payload, Prio};
 
+use super::EXCLUDED;
 use crate::{Input, JobOperation};
 
 /// A requested fetch of a page.
@@ -14,6 +15,8 @@ pub(super) struct FetchRequest {
     pub(super) prio: i16,
     /// Delay before the fetch, in ms.
     pub(super) after_ms: u64,
+    /// Its URL is scheduled (`every=`).
+    pub(super) is_schedule: bool,
 }
 
 impl FetchRequest {
@@ -27,7 +30,8 @@ impl FetchRequest {
                 name, action: JobOperation::Add { url, prio, after, .. }, ..
             } => {
                 let (url, job) = (url.to_string(), Some(name.to_string()));
-                vec![Self { url, job, prio: *prio, after_ms: in_ms(*after) }]
+                let after_ms = in_ms(*after);
+                vec![Self { url, job, prio: *prio, after_ms, is_schedule: false }]
             }
             _ => Vec::new(),
         }
@@ -37,7 +41,8 @@ impl FetchRequest {
         let event = Payload::parse(payload);
         let is_end = event.attribute("every") == Some("0");
         let is_change = event.attribute("was").is_some();
-        let is_look = |url: &&str| url.starts_with("http") && !is_end && !is_change;
+        let is_excluded = payload == EXCLUDED;
+        let is_look = |url: &&str| url.starts_with("http") && !is_end && !is_change && !is_excluded;
         let url = event.target().filter(is_look)?.to_owned();
         let job = event.attribute("job").map(str::to_owned);
         let after = event.attribute("after").map(|after| after.parse().expect("the time is valid"));
@@ -45,7 +50,8 @@ impl FetchRequest {
             .attribute("prio")
             .map(|prio| prio.parse::<Prio>().expect("the priority is valid"));
         let prio = prio.map_or(0, Prio::value);
-        Some(Self { url, job, prio, after_ms: after.map_or(0, in_ms) })
+        let is_schedule = event.attribute("every").is_some();
+        Some(Self { url, job, prio, after_ms: after.map_or(0, in_ms), is_schedule })
     }
 }
 

@@ -11,7 +11,7 @@
 //! | [`broker`] | crashes at any write, is paused, runs out of disk space, has a slow disk |
 //! | [`disk`] | loses or tears data that was not synced |
 //! | [`machine`] | reboots; its wall clock is set by up to years, and back |
-//! | [`outages`] | hosts do not answer for a while, or for ever |
+//! | [`outages`] | hosts do not answer for a while, or for ever; the workers lose their network |
 //! | [`operator`] | pauses, purges, cancels, deletes, opens the next pass, adds late seeds, changes the delay, drains workers, sets rules |
 //! | [`steering`] | narrows jobs that run, and changes their limits |
 //!
@@ -77,6 +77,8 @@ use crate::moment::{ClockStamp, Moment};
 use crate::texts::{Paging, TextReply};
 use crate::{ConnId, Group, Input, NeverList};
 
+/// An event that the filter of the group excludes.
+const EXCLUDED: &str = "http://excluded.test/ excluded=yes";
 const DELAY_MS: u64 = 1000;
 const LEASE_MS: u64 = 20_000;
 const WORKERS: u64 = 4;
@@ -142,6 +144,7 @@ enum WorldEvent {
     OutageEnds {
         host: String,
     },
+    NetworkReturns,
     /// The first pages of a host are announced repeatedly until then.
     Hammers {
         host: u64,
@@ -257,6 +260,7 @@ impl World {
             ("lease", "20s"),
             ("max-attempts", attempts),
             ("max-losses", "100"),
+            ("where", "excluded!=yes"),
         ];
         let config =
             GroupConfig::default().with_settings(settings).expect("the settings are valid");
@@ -396,6 +400,10 @@ impl World {
                 self.end_outage(&host);
                 Ok(())
             }
+            WorldEvent::NetworkReturns => {
+                self.return_network();
+                Ok(())
+            }
             WorldEvent::Hammers { host, until } => {
                 let url = page(host, self.rng.u64(..HAMMERED_PAGES));
                 self.announce(url);
@@ -422,6 +430,7 @@ impl World {
         self.fairness_check.check_idle(now, could.into(), hosts, &self.announcement_check)?;
         if self.nature.outages {
             self.perhaps_begin_outage();
+            self.perhaps_lose_network();
         }
         if self.totals.releases * HOUR_MS < RELEASES * self.now.0 {
             self.add_work()?;
@@ -489,7 +498,8 @@ impl World {
         let render = target.and_then(render_of).map(|render| format!(" render={render}"));
         let payload = format!("{payload}{}", render.unwrap_or_default());
         self.unconsumed.push((Seq(self.next_seq), payload));
-        self.next_seq += 1;
+        // The next one is an event that the group does not take.
+        self.next_seq += 2;
         let soon_ms = self.rng.u64(..2_000);
         self.schedule(soon_ms, WorldEvent::Takes);
     }
@@ -510,7 +520,10 @@ impl World {
         };
         let events: Vec<_> = self.unconsumed.drain(..self.unconsumed.len().min(most)).collect();
         let Some((last, _)) = events.last() else { return Ok(()) };
-        let next = Seq(last.0 + 1);
+        let next = Seq(last.0 + 2);
+        let with_excluded =
+            |(seq, payload): (Seq, String)| [(seq, payload), (Seq(seq.0 + 1), EXCLUDED.to_owned())];
+        let events = events.into_iter().flat_map(with_excluded).collect();
         self.feed(
             Input::Events { topic: topic(), next, events, foreign_jobs: [].into() },
             CommandOrigin::Nothing,

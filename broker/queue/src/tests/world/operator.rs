@@ -3,8 +3,8 @@
 
 use tidings_protocol::status::{Answer, Status};
 use tidings_protocol::{
-    After, Code, EntrySelection, JOB_DONE_TOPIC, MemberId, PAGE_READY_TOPIC, ProtocolError,
-    WaitingAction, WaitingChange,
+    After, Code, EntrySelection, JOB_DONE_TOPIC, JobSettings, MemberId, PAGE_READY_TOPIC,
+    ProtocolError, Settings, WaitingAction, WaitingChange,
 };
 
 use super::commands::CommandOrigin;
@@ -12,7 +12,6 @@ use super::promises::{CheckResult, Promise};
 use super::steering::PageSelection;
 use super::{WAITER_CONN, World, WorldEvent};
 use crate::entry::with_render;
-use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::tests::bench::slot;
 use crate::tests::site::{PAGES, RENDER_RULE, render_of};
@@ -118,7 +117,7 @@ impl World {
         if self.rng.u32(0..4) == 0 {
             let kept_out = [self.rng.u64(..PAGES), self.rng.u64(..PAGES)];
             let patterns = kept_out.map(|number| format!("/p{number}$")).join(",");
-            settings.filter.exclude = patterns.parse().expect("the patterns are valid");
+            settings.exclude = patterns.parse().expect("the patterns are valid");
         }
         settings.pages_max = (self.rng.u32(0..4) == 0).then(|| self.rng.u64(1..6));
         settings.depth_max = (self.rng.u32(0..4) == 0).then(|| self.rng.u32(0..3));

@@ -1,9 +1,10 @@
 //! Hosts that do not answer, and what the group may do with them: one request for each rest, and no
-//! page is lost in an outage that ends in time.
+//! page is lost in an outage that ends in time. When the workers have no network, they return their
+//! tasks uncounted, and no page is lost either.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidings_protocol::{FailureReason, Outcome, Payload, RetryMode, TaskId};
+use tidings_protocol::{FailureReason, KeyRest, Outcome, Payload, RetryMode, TaskId};
 
 use super::commands::WorkerCommand;
 use super::promises::{CheckResult, Promise, between};
@@ -28,6 +29,11 @@ const OUTAGE_MS_MAX: u64 = 15 * MINUTE_MS;
 const OUTAGES_MAX: usize = 2;
 /// One of this many steps of the world begins one, if there is room.
 const STEPS_PER_OUTAGE: u32 = 400;
+/// One of this many steps of the world takes the network away, for at most this time.
+const STEPS_PER_NETWORK_LOSS: u32 = 1_000;
+const NETWORK_LOSS_MS_MAX: u64 = 30_000;
+/// The same as that of a crawler.
+const AWAY_NACK_AFTER_MS: u64 = 1_000;
 /// One of this many outages never ends.
 const OUTAGES_PER_DEATH: u32 = 8;
 
@@ -39,6 +45,8 @@ pub(super) struct OutageCheck {
     attempts_max: u32,
     /// The hosts that do not answer now, since when, and whether that ever ends.
     silent: BTreeMap<String, (Moment, bool)>,
+    /// No worker can connect to any host.
+    is_network_away: bool,
     /// What the group knows of them.
     known: BTreeMap<String, KnownOutage>,
     /// When the first request of each host failed after its last answer.
@@ -112,6 +120,7 @@ impl OutageCheck {
             rng: fastrand::Rng::with_seed(seed),
             attempts_max,
             silent: BTreeMap::new(),
+            is_network_away: false,
             known: BTreeMap::new(),
             unanswered_since: BTreeMap::new(),
             failures: BTreeMap::new(),
@@ -135,6 +144,7 @@ impl OutageCheck {
 
     /// All outages end that will ever end.
     pub(super) fn end_all(&mut self) {
+        self.is_network_away = false;
         self.silent.retain(|_, (_, ends)| !*ends);
     }
 
@@ -319,6 +329,30 @@ impl World {
             let lasts_ms = outages.rng.u64(..OUTAGE_MS_MAX);
             self.schedule(lasts_ms, WorldEvent::OutageEnds { host });
         }
+    }
+
+    /// Takes the network of the workers away now and then.
+    pub(super) fn perhaps_lose_network(&mut self) {
+        let outages = &mut self.outages;
+        if outages.rng.u32(0..STEPS_PER_NETWORK_LOSS) > 0 || outages.is_network_away {
+            return;
+        }
+        outages.is_network_away = true;
+        let lasts_ms = outages.rng.u64(..NETWORK_LOSS_MS_MAX);
+        self.totals.network_losses += 1;
+        self.schedule(lasts_ms, WorldEvent::NetworkReturns);
+    }
+
+    /// The workers can connect to hosts again.
+    pub(super) fn return_network(&mut self) {
+        self.outages.is_network_away = false;
+    }
+
+    /// What a worker answers for a task while it has no network.
+    pub(super) fn answer_without_network(&self) -> Option<WorkerCommand> {
+        let back = RetryMode::Uncounted { after_ms: Some(AWAY_NACK_AFTER_MS) };
+        let hold = KeyRest::default();
+        self.outages.is_network_away.then_some(WorkerCommand::Nack { back, hold })
     }
 
     /// A host answers again.

@@ -231,10 +231,10 @@ impl World {
 
     /// The group knows, since `at`, of a requested fetch.
     fn fetch_requested(&mut self, fetch: &FetchRequest, order: u64, at: Moment) {
-        let FetchRequest { url, job, after_ms, .. } = fetch;
+        let FetchRequest { url, job, after_ms, is_schedule, .. } = fetch;
         self.due_check.want(url, at + *after_ms);
         let host = host_number(url);
-        if self.hosts.rules.may_rule(host) {
+        if *is_schedule || self.hosts.rules.may_rule(host) {
             self.priority_check.ignore(url);
         } else {
             self.priority_check.want(fetch, order, at);
@@ -242,12 +242,15 @@ impl World {
         if job.is_some() || self.hosts.rules.may_end(url) {
             return;
         }
-        if *after_ms > 0 || self.hosts.rules.may_wait(url) {
+        if *is_schedule || *after_ms > 0 || self.hosts.rules.may_wait(url) {
             self.fairness_check.announce_for_later(url, &self.announcement_check, &self.passes);
         } else {
             self.fairness_check.announce(url, &self.passes);
         }
-        self.announcement_check.promise(url, order);
+        // A schedule may end before its first fetch has succeeded.
+        if !is_schedule {
+            self.announcement_check.promise(url, order);
+        }
     }
 
     /// Makes an output effective and sends it.

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidings_protocol::Outcome;
+use tidings_protocol::{JobSettings, Outcome};
 
 use super::promises::{CheckResult, Promise};
 use super::task::ReceivedTask;
-use crate::jobs::JobSettings;
 use crate::moment::Moment;
 use crate::tests::site::{host_number, is_on_never_list, links_of, redirect_of};
 
@@ -276,7 +275,7 @@ impl PassModel {
 
     /// Whether its patterns, which are endings of URLs, admit a page.
     fn admits(&self, url: &str) -> bool {
-        let patterns = self.settings.filter.exclude.to_string();
+        let patterns = self.settings.exclude.to_string();
         let mut ends = patterns.split(',').filter_map(|pattern| pattern.strip_suffix('$'));
         !ends.any(|end| url.ends_with(end))
     }

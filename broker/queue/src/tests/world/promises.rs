@@ -46,6 +46,9 @@ pub(in crate::tests) enum Promise {
     /// Everything else is, and what was only tried changes nothing ([`PassCheck`](super::passes::PassCheck),
     /// [`OutcomeCheck`](super::outcome_check::OutcomeCheck)).
     ChangesKept,
+    /// No event that the filter of the group excludes becomes a task
+    /// ([`World::check_filter`](super::World)).
+    FilterKept,
     /// While a never-list is in force, nothing on it is released, or permitted as a part
     /// ([`World::check_never_list`](super::World), [`part_check`](super::part_check)).
     NeverAsked,

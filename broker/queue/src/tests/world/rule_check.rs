@@ -60,11 +60,17 @@ fn holds(rule: &RuleSettings) -> bool {
 }
 
 impl RuleCheck {
+    /// The rules of the keys of a host, in the order in which they count.
+    fn about(&self, host: &str) -> impl Iterator<Item = &KeyRules> {
+        let is_below = |key: &str| key.strip_prefix("*.") == Some(host);
+        let below = self.by_key.iter().find(|(key, _)| is_below(key)).map(|(_, rules)| rules);
+        [self.by_key.get(host), below, self.by_key.get("*.org")].into_iter().flatten()
+    }
+
     /// The possible rules of a host; one of them is in force.
     fn possible(&self, host: &str, now: Moment) -> Vec<Option<&RuleSettings>> {
         let mut possible = Vec::new();
-        for key in keys_of(host) {
-            let Some(rules) = self.by_key.get(&key) else { continue };
+        for rules in self.about(host) {
             possible.extend(rules.possible.iter().flatten().map(Some));
             let has_ended = rules.ends.is_some_and(|ends| ends <= now);
             if !has_ended && !rules.possible.contains(&None) {
@@ -111,9 +117,8 @@ impl RuleCheck {
 
     /// Whether a rule of this kind about a host may be in force, or hidden by another one.
     fn may_be(&self, host: u64, kind: impl Fn(&RuleSettings) -> bool) -> bool {
-        let keys = keys_of(&name_of(host));
-        let mut rules = keys.iter().filter_map(|key| self.by_key.get(key));
-        rules.any(|rules| rules.possible.iter().flatten().any(&kind))
+        let name = name_of(host);
+        self.about(&name).any(|rules| rules.possible.iter().flatten().any(&kind))
     }
 
     /// Whether there may be a rule about a host.

@@ -14,6 +14,7 @@ pub(in crate::tests) struct RunTotals {
     pub(in crate::tests) crashes: u64,
     pub(in crate::tests) clock_jumps: u64,
     pub(in crate::tests) outages: u64,
+    pub(in crate::tests) network_losses: u64,
     pub(in crate::tests) unreadable_texts: u64,
     /// Answers to commands about rules.
     pub(in crate::tests) rules: u64,
@@ -34,6 +35,7 @@ impl AddAssign for RunTotals {
         self.crashes += other.crashes;
         self.clock_jumps += other.clock_jumps;
         self.outages += other.outages;
+        self.network_losses += other.network_losses;
         self.unreadable_texts += other.unreadable_texts;
         self.rules += other.rules;
         self.parts_permitted += other.parts_permitted;

@@ -1,7 +1,5 @@
 //! Changes the group's settings while it runs.
 
-use tidings_protocol::GroupSetting;
-
 use super::commands::CommandOrigin;
 use super::operator::operator;
 use super::promises::CheckResult;
@@ -22,9 +20,9 @@ impl World {
             return Ok(());
         }
         self.hosts.begin_delay(delay_ms);
-        let settings = vec![GroupSetting::DelayMs(Some(delay_ms))];
+        let changes = vec![("delay".into(), format!("{delay_ms}ms").into())];
         self.feed(
-            Input::Configure { requester: operator(), settings },
+            Input::Configure { requester: operator(), changes },
             CommandOrigin::Delay(delay_ms),
         )
     }

@@ -3,12 +3,12 @@
 use fastrand::Rng;
 use tidings_protocol::{EntrySelection, WaitingAction, WaitingChange};
 
-use super::World;
 use super::commands::CommandOrigin;
 use super::operator::operator;
 use super::pass_check::Narrowing;
 use super::promises::{CheckResult, Promise};
 use super::task::ReceivedTask;
+use super::{EXCLUDED, World};
 use crate::tests::site::{
     HOSTS, LONELY_HOSTS, NEVER_LIST, PAGES, host_number, host_of, is_on_never_list, page,
 };
@@ -103,7 +103,7 @@ impl World {
         pass.narrow(by.clone());
         let mut changes = Vec::new();
         if !by.ends.is_empty() {
-            let before = pass.settings.filter.exclude.to_string();
+            let before = pass.settings.exclude.to_string();
             let ends = pass.narrowed.ends.iter().map(|end| format!("{end}$"));
             let all: Vec<_> =
                 Some(before).filter(|before| !before.is_empty()).into_iter().chain(ends).collect();
@@ -158,6 +158,12 @@ impl World {
         if let Some(pass) = self.passes.get_mut(name).filter(|pass| pass.opened == opened) {
             pass.narrowed_for_certain.add(by.clone());
         }
+    }
+
+    /// Checks that a released task is not of an event that the filter of the group excludes.
+    pub(super) fn check_filter(received: &ReceivedTask) -> CheckResult {
+        let is_selected = !EXCLUDED.starts_with(&received.url);
+        Promise::FilterKept.holds(is_selected, || format!("{} was released", received.url))
     }
 
     /// Checks that neither the page of a released task nor its next request is on the never-list.

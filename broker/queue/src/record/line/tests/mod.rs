@@ -2,13 +2,12 @@ mod bytes;
 
 use proptest::prelude::*;
 use tidings_protocol::{
-    DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, JobName, KeyKind, MemberId, Outcome, PAGE_READY_TOPIC, Seq,
-    TopicName, UrlFilter, UrlKey,
+    DEAD_LETTER_TOPIC, JOB_DONE_TOPIC, JobName, JobSettings, MemberId, Outcome, PAGE_READY_TOPIC,
+    ScopeRule, Seq, TopicName, UrlKey,
 };
 
 use super::*;
 use crate::entry::EntryId;
-use crate::jobs::{JobSettings, ScopeRule};
 use crate::moment::Moment;
 
 fn moment() -> impl Strategy<Value = Moment> {
@@ -113,6 +112,7 @@ prop_compose! {
         last_reason in prop::option::of(boxed()),
         again in prop::option::of((boxed(), text(), any::<u128>())),
         lease in prop::option::of((any::<u128>(), any::<u64>(), moment(), any::<bool>())),
+        repairs in any::<Option<(u64, u32)>>(),
     ) -> Entry {
         let again = again.map(|(url, key, member)| {
             Box::new(AgainRequest { url, key: key.into(), member: MemberId(member) })
@@ -120,7 +120,8 @@ prop_compose! {
         let state = lease.map_or(EntryState::Delayed, |(member, run, until, request_over)| {
             EntryState::Held(Lease { request_over, ..Lease::new(MemberId(member), run, until) })
         });
-        let entry = Entry::new(admitted);
+        let repairs = repairs.map(|(number, pass)| PassId { number, pass });
+        let entry = Entry { repairs, ..Entry::new(admitted) };
         Entry { state, releases, failures, losses, last_reason, again, again_count, ..entry }
     }
 }
@@ -171,14 +172,10 @@ fn back() -> impl Strategy<Value = NextStep> {
 fn config() -> impl Strategy<Value = GroupConfig> {
     let key = prop::sample::select(vec!["host", "domain", "attr:site", "none"]);
     (key, any::<Option<u16>>(), any::<u64>(), any::<u32>()).prop_map(|(key, delay, ms, letters)| {
-        let config =
+        let mut config =
             GroupConfig::default().with_settings([("key", key), ("topics", "a,b")]).unwrap();
-        GroupConfig {
-            delay_ms: delay.map(u64::from),
-            open_ms_max: ms,
-            unkeyed_dead_letters_per_minute: letters,
-            ..config
-        }
+        config.settings.delay_ms = delay.map(u64::from);
+        GroupConfig { open_ms_max: ms, unkeyed_dead_letters_per_minute: letters, ..config }
     })
 }
 
@@ -189,21 +186,20 @@ fn job_settings() -> impl Strategy<Value = JobSettings> {
     let patterns = || {
         patterns().prop_map(|text| text.map_or_else(Default::default, |text| text.parse().unwrap()))
     };
-    let filter =
-        (patterns(), patterns()).prop_map(|(include, exclude)| UrlFilter { include, exclude });
     let callback = prop::option::of("https://[a-z]{1,9}\\.example/[a-z?=]{0,9}");
     let callback = callback.prop_map(|url| url.map(String::into_boxed_str));
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let trace = prop::option::of(Just(Box::from(trace)));
     let rules = ["never", "auto", "always", "/app/*,/s$"].map(|rule| rule.parse().unwrap());
     let render = prop::option::of(prop::sample::select(rules.to_vec()));
-    let links = (scope, filter, render, any::<Option<u32>>());
+    let links = (scope, (patterns(), patterns()), render, any::<Option<u32>>());
     (links, number(), number(), number(), any::<bool>(), (callback, trace)).prop_map(
         |(links, pages_max, host_pages_max, time_ms_max, hold, (callback, traceparent))| {
-            let (scope, filter, render, depth_max) = links;
+            let (scope, (include, exclude), render, depth_max) = links;
             JobSettings {
                 scope,
-                filter,
+                include,
+                exclude,
                 render,
                 depth_max,
                 pages_max,
@@ -229,11 +225,9 @@ fn of_entries() -> impl Strategy<Value = Decision> {
                 Decision::Touched { entry, until, request_over, rest }
             }
         ),
-        (any::<u64>(), outcome, children, any::<u64>(), rest()).prop_map(
-            |(entry, outcome, children, no_room, rest)| {
-                Decision::Answered { entry, outcome, children, no_room, rest }
-            }
-        ),
+        (any::<u64>(), outcome, children, rest()).prop_map(|(entry, outcome, children, rest)| {
+            Decision::Answered { entry, outcome, children, rest }
+        }),
         (any::<u64>(), back(), rest(), prop::option::of(boxed())).prop_map(
             |(entry, next_step, rest, reason)| Decision::Returned {
                 entry,
@@ -243,28 +237,17 @@ fn of_entries() -> impl Strategy<Value = Decision> {
             }
         ),
         any::<u64>().prop_map(|entry| Decision::Lost { entry }),
-        any::<u64>().prop_map(|since| Decision::Born { since }),
-        any::<u64>()
-            .prop_map(|since| Decision::SnapshotPart(Box::new(SnapshotItem::Born { since }))),
         (entries(), prop::sample::select(bytes::END_REASONS.to_vec()))
             .prop_map(|(entries, end)| Decision::Ended { entries, end }),
         entries().prop_map(|entries| Decision::Unpinned { entries }),
-        (entries(), any::<bool>())
-            .prop_map(|(entries, repairs)| Decision::DeadRetried { entries, repairs }),
+        entries().prop_map(|entries| Decision::DeadRetried { entries }),
         entries().prop_map(|entries| Decision::DeadDropped { entries }),
         taking().prop_map(|taking| Decision::SeedAdded(taking.into())),
         prop::collection::vec(clock_time(), 0..4).prop_map(Decision::WallClockDues),
         clock_time()
             .prop_map(|time| Decision::SnapshotPart(Box::new(SnapshotItem::WallClockDue(time)))),
-        (entry(), any::<Option<(u64, u32)>>()).prop_map(|(entry, repairs)| {
-            let entry = Box::new(entry);
-            Decision::SnapshotPart(Box::new(match repairs {
-                None => SnapshotItem::Entry(entry),
-                Some((number, pass)) => {
-                    SnapshotItem::Repair { pass: PassId { number, pass }, entry }
-                }
-            }))
-        }),
+        entry()
+            .prop_map(|entry| Decision::SnapshotPart(Box::new(SnapshotItem::Entry(entry.into())))),
         prop::collection::vec(admission(), 0..4)
             .prop_map(|entries| Decision::SnapshotPart(Box::new(SnapshotItem::Dormant(entries)))),
         (any::<u128>(), moment(), prop::option::of(taking())).prop_map(|(url, next, item)| {
@@ -320,10 +303,10 @@ fn of_jobs() -> impl Strategy<Value = Decision> {
 
 fn decision() -> impl Strategy<Value = Decision> {
     prop_oneof![
-        1 => (any::<u64>(), any::<bool>(), any::<(u64, u128, u64, i64)>(), any::<Option<u128>>())
-            .prop_map(|(run, elapsed_unknown, (moment, boot_id, uptime_ms, unix_ms), local_member)| {
+        1 => (any::<(u64, u64)>(), any::<bool>(), any::<(u64, u128, u64, i64)>(), any::<Option<u128>>())
+            .prop_map(|((run, since), elapsed_unknown, (moment, boot_id, uptime_ms, unix_ms), local_member)| {
                 let stamp = ClockStamp { moment: Moment(moment), boot_id, uptime_ms, unix_ms };
-                Decision::Started { run, elapsed_unknown, stamp, local_member: local_member.map(MemberId) }
+                Decision::Started { run, since, elapsed_unknown, stamp, local_member: local_member.map(MemberId) }
             }),
         1 => config().prop_map(|config| Decision::Configured(Box::new(config))),
         3 => (topic(), 1_u64.., prop::collection::vec(taking(), 0..4)).prop_map(
@@ -357,34 +340,4 @@ proptest! {
     fn no_line_makes_it_panic(line in "[0-9]{1,3}\t(taken|answered|configured|job-noted)(\t[0-9a-z+\\\\-]{0,6}){0,12}") {
         let _ = GroupRecord::decode(&line);
     }
-}
-
-#[test]
-fn retries_of_earlier_versions_repair_nothing() {
-    let retried = |line| GroupRecord::decode(line).unwrap().decision;
-    let entries = vec![3];
-    let earlier = Decision::DeadRetried { entries: entries.clone(), repairs: false };
-    assert_eq!(retried("5\tretried\t1\t3"), earlier);
-    assert_eq!(retried("5\trevived\t1\t3"), Decision::DeadRetried { entries, repairs: true });
-}
-
-#[test]
-fn settings_of_earlier_versions_get_the_defaults() {
-    let rest = "1\t2\t3\t4\t5\t6\t7\t8\t9\t10\t11\t12";
-    let record = GroupRecord::decode(&format!("9\tconfigured\tkey=domain\t{rest}")).unwrap();
-    let Decision::Configured(config) = record.decision else { panic!("{record:?}") };
-    assert!(config.page_ready && config.circuit && config.key == KeyKind::Domain);
-    let fed = format!("9\tconfigured\ttopics=page-ready\t{rest}");
-    let Decision::Configured(config) = GroupRecord::decode(&fed).unwrap().decision else {
-        panic!("{fed}")
-    };
-    assert!(!config.page_ready, "it would feed itself");
-}
-
-#[test]
-fn jobs_that_earlier_versions_have_opened_are_read() {
-    let record = GroupRecord::decode("5\tjob-opened\t1\tdocs\tscope=host max-depth=3").unwrap();
-    let settings = JobSettings::parse([("max-depth", "3")]).unwrap().into();
-    let name = "docs".parse().unwrap();
-    assert_eq!(record.decision, Decision::JobOpened { number: 1, name, settings });
 }

@@ -358,6 +358,7 @@ impl World {
         if is_new {
             self.totals.releases += 1;
             self.hosts.rules.released(received.id.entry);
+            Self::check_filter(&received)?;
             let is_named = self.announced.contains(&received.url);
             self.passes.check_release(&received, is_named, self.broker.ticked)?;
             self.check_never_list(&received)?;

@@ -124,6 +124,7 @@ impl World {
         let Some(index) = self.workers.iter().position(|worker| worker.conn == Some(conn)) else {
             return Ok(()); // Nobody is there any more.
         };
+        let without_network = self.answer_without_network();
         let worker = &mut self.workers[index];
         if let Some(held) = worker.tasks.get_mut(&received.id) {
             held.received.until = held.received.until.max(received.until);
@@ -140,6 +141,13 @@ impl World {
             may_be_stale: false,
         };
         self.begun.insert(request.clone(), self.now);
+        if without_network.is_some() {
+            held.command = without_network;
+            worker.tasks.insert(id.clone(), held);
+            let fails_after_ms = self.rng.u64(..1_500).min(until.since(self.now) / 2);
+            self.schedule(fails_after_ms, WorldEvent::WorkerAnswers { worker: index, task: id });
+            return self.check_credit(index, is_new, needs_render);
+        }
         // It does not begin a task that it receives too late.
         if until.since(self.now) < 10 || (!self.is_scripted && self.rng.u32(0..30) == 0) {
             held.command = Some(if self.rng.bool() || held.received.is_next_request() {

@@ -6,12 +6,12 @@ use tidings_protocol::{FailureReason, JobName};
 use crate::Group;
 use crate::jobs::{Job, JobState};
 
-/// Jobs of a group with figures of their own, at most.
+/// Jobs of a group with metrics of their own, at most.
 const JOBS_SHOWN_MAX: usize = 10;
 
-/// The figures of a group at one moment, or the sum of those of several groups.
+/// The metrics of a group at one moment, or the sum of those of several groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct GroupFigures {
+pub struct GroupMetrics {
     /// Entries that no member holds.
     pub waiting: u64,
     /// Entries that members hold.
@@ -54,12 +54,12 @@ pub struct GroupFigures {
     /// often any other word.
     pub reasons: [u64; FailureReason::ALL.len() + 1],
     /// The newest jobs, those that are not done first; none in a sum.
-    pub newest_jobs: Vec<JobFigures>,
+    pub newest_jobs: Vec<JobMetrics>,
 }
 
-/// The figures of a job.
+/// The metrics of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobFigures {
+pub struct JobMetrics {
     /// Its name.
     pub name: JobName,
     /// Whether its current pass is done.
@@ -76,8 +76,8 @@ pub struct JobFigures {
     pub failed: u64,
 }
 
-impl GroupFigures {
-    /// Adds the figures of another group.
+impl GroupMetrics {
+    /// Adds the metrics of another group.
     pub fn merge(&mut self, other: &Self) {
         let Self {
             waiting,
@@ -127,11 +127,11 @@ impl GroupFigures {
 }
 
 impl Group {
-    /// Returns the figures of the group. Its cost rises with the numbers of members and jobs.
-    pub fn figures(&self) -> GroupFigures {
+    /// Returns the metrics of the group. Its cost rises with the numbers of members and jobs.
+    pub fn metrics(&self) -> GroupMetrics {
         let status = self.status();
         let ready = self.frontier.ready(false).len() + self.frontier.ready(true).len();
-        let mut figures = GroupFigures {
+        let mut metrics = GroupMetrics {
             waiting: status.waiting,
             processing: status.processing,
             dead_kept: status.dead_kept,
@@ -150,7 +150,7 @@ impl Group {
             failed: status.failed,
             lost: status.lost,
             dead: status.dead,
-            ..GroupFigures::default()
+            ..GroupMetrics::default()
         };
         for job in self.jobs.iter() {
             let state = match job.state {
@@ -158,19 +158,19 @@ impl Group {
                 JobState::Closed => 1,
                 JobState::Done => 2,
             };
-            figures.jobs[state] += 1;
+            metrics.jobs[state] += 1;
         }
         let is_done = |job: &&Job| job.state == JobState::Done;
         let jobs = || self.jobs.iter().rev();
         let open = jobs().filter(|job| !is_done(job));
         let newest = open.chain(jobs().filter(is_done)).take(JOBS_SHOWN_MAX);
-        figures.newest_jobs = newest.map(|job| self.job_figures(job)).collect();
-        self.figures.write_into(&mut figures);
-        figures
+        metrics.newest_jobs = newest.map(|job| self.job_metrics(job)).collect();
+        self.metrics.write_into(&mut metrics);
+        metrics
     }
 
-    fn job_figures(&self, job: &Job) -> JobFigures {
-        JobFigures {
+    fn job_metrics(&self, job: &Job) -> JobMetrics {
+        JobMetrics {
             name: job.name.clone(),
             is_done: job.state == JobState::Done,
             is_paused: job.paused,

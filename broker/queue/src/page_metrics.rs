@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tidings_metrics::Durations;
-use tidings_protocol::status::PageFiguresStatus;
+use tidings_protocol::status::PageMetricsStatus;
 use tidings_protocol::{FailureReason, TaskReport};
 
 use crate::entry::PassId;
-use crate::queries::figures::GroupFigures;
+use crate::queries::metrics::GroupMetrics;
 
 /// Passes of jobs with sums of their own. At the limit the one with the lowest number is removed.
 const PASSES_MAX: usize = 1000;
@@ -16,7 +16,7 @@ const PASSES_MAX: usize = 1000;
 /// The sums of a group. Decisions do not depend on them, so they are not recorded, and begin at 0
 /// with each start of the broker.
 #[derive(Debug, Default)]
-pub(crate) struct PageFigures {
+pub(crate) struct PageMetrics {
     all: PageSums,
     /// The times of the requests.
     durations: Durations,
@@ -35,7 +35,7 @@ struct PageSums {
     ms: (u64, u64),
 }
 
-impl PageFigures {
+impl PageMetrics {
     /// Adds a report about a page, which may belong to a pass.
     pub(crate) fn add(&mut self, report: &TaskReport, pass: Option<PassId>) {
         self.all.add(report);
@@ -55,20 +55,20 @@ impl PageFigures {
     }
 
     /// The sums of the group.
-    pub(crate) fn of_group(&self) -> PageFiguresStatus {
+    pub(crate) fn of_group(&self) -> PageMetricsStatus {
         self.all.status()
     }
 
-    /// Writes the sums of the group into its figures.
-    pub(crate) fn write_into(&self, figures: &mut GroupFigures) {
-        figures.classes = self.all.classes;
-        figures.body_bytes = self.all.bytes;
-        figures.responses = self.durations;
-        figures.reasons = self.reasons;
+    /// Writes the sums of the group into its metrics.
+    pub(crate) fn write_into(&self, metrics: &mut GroupMetrics) {
+        metrics.classes = self.all.classes;
+        metrics.body_bytes = self.all.bytes;
+        metrics.responses = self.durations;
+        metrics.reasons = self.reasons;
     }
 
     /// The sums of a pass.
-    pub(crate) fn of_pass(&self, pass: PassId) -> PageFiguresStatus {
+    pub(crate) fn of_pass(&self, pass: PassId) -> PageMetricsStatus {
         self.passes.get(&pass).map(PageSums::status).unwrap_or_default()
     }
 }
@@ -85,10 +85,10 @@ impl PageSums {
         }
     }
 
-    fn status(&self) -> PageFiguresStatus {
+    fn status(&self) -> PageMetricsStatus {
         let [ok, redirects, refused, broken] =
             self.classes.map(|count| Some(count).filter(|count| *count > 0));
-        PageFiguresStatus {
+        PageMetricsStatus {
             ok,
             redirects,
             refused,
