@@ -18,6 +18,10 @@ export const openUrls = job => job.pending + job.queued + job.processing;
 /** The URLs of a job that have ended, with any outcome. */
 export const endedUrls = job => Math.max(0, job.found - openUrls(job));
 
+/** How long the pass of a job took, or has taken so far, in ms. */
+export const took = job =>
+  Math.max(0, (job.ended ? Date.parse(job.ended) : Date.now()) - Date.parse(job.opened));
+
 /** The path of a job, with what follows its name. */
 export const jobPath = (name, rest = '') => `/jobs/${encodeURIComponent(name)}${rest}`;
 

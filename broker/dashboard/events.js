@@ -1,5 +1,7 @@
 // What the payload of an event says.
 
+import { bytes, count } from './format.js';
+
 const ATTRIBUTE = /^([A-Za-z][A-Za-z0-9._-]*)=(.*)$/su;
 
 /**
@@ -32,4 +34,11 @@ export function milliseconds(text) {
 export function byteCount(text) {
   const [, number, unit] = /^(\d+)([kmg]?)$/u.exec(text) ?? [];
   return number ? Number(number) * { '': 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 }[unit] : null;
+}
+
+/** A size as it is set, such as `1g`, with its unit: `1 GiB`. */
+export function size(text) {
+  const [, number, unit] = /^(\d+)([kmg])$/u.exec(text) ?? [];
+  return unit ? `${count(Number(number))} ${unit.toUpperCase()}iB`
+    : bytes(byteCount(text));
 }

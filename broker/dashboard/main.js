@@ -229,9 +229,8 @@ function sessionPart() {
   const name = me()?.name;
   const theme = el('select', {
     'aria-label': 'Theme', onchange: event => setTheme(event.target.value),
-  }, ['Auto', 'Light', 'Dark'].map(label => {
-    const value = label.toLowerCase();
-    return el('option', { value, selected: value === savedTheme() }, label);
+  }, ['auto', 'light', 'dark'].map(value => {
+    return el('option', { value, selected: value === savedTheme() }, `Theme: ${value}`);
   }));
   replace(document.getElementById('session'),
     name && el('span', { class: 'name' }, visible(name)), theme,

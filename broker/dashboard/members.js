@@ -3,7 +3,7 @@
 import { button } from './actions.js';
 import { ask } from './ask.js';
 import { el, keeper, mark, unseen } from './dom.js';
-import { NONE, ago, count, rate, visible } from './format.js';
+import { NONE, ago, bytes, count, plural, rate, visible } from './format.js';
 import { table } from './table.js';
 import { state } from './words.js';
 
@@ -39,13 +39,24 @@ export function membersTable(group) {
 }
 
 // How full a worker is. One that is away has no credit. One with a rule of its own renders tasks of
-// which the broker does not know that they need a browser.
-function load({ held, credit, render, rendering }) {
-  const known = rendering > 0 || held === 0 ? count(rendering) : NONE;
-  const text = `${count(held)} of ${count(credit)}` +
-    (render ? `, ${known} of ${count(render)} in a browser` : '');
+// which the broker does not know that they need a browser, unless the worker reports it.
+function load(row) {
+  const { held, credit, render, rendering } = row;
+  const pages = row['browser-pages'] ?? (rendering > 0 || held === 0 ? rendering : null);
+  const waiting = row['browser-waiting'] ? `, ${count(row['browser-waiting'])} wait for one` : '';
+  const text = `${count(held)} of ${count(credit)}` + (render
+    ? `, ${pages === null ? NONE : count(pages)} of ${count(render)} in a browser${waiting}${browsers(row)}` : '');
   return el('span', { class: 'load' },
     el('meter', { max: Math.max(credit, 1), value: held, 'aria-label': 'Tasks held' }), text);
+}
+
+// What a worker reports about its browsers.
+function browsers(row) {
+  if (row.browsers === undefined) return '';
+  const left = row['browser-pages-left'];
+  const pages = left === undefined ? '' : `${plural(left, 'page')} left, `;
+  return ` (${plural(row.browsers, 'browser')}, ${bytes(row['browser-bytes'])}, ${pages}` +
+    `${plural(row['browser-restarts'], 'restart')})`;
 }
 
 // A drained worker stays in the list after it has left, without its address.

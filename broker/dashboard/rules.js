@@ -4,7 +4,7 @@ import { ask, walk } from './ask.js';
 import { button, confirm, filled, form, refreshed } from './actions.js';
 import { keeper, unseen } from './dom.js';
 import { milliseconds } from './events.js';
-import { duration, visible } from './format.js';
+import { duration, oneWord, visible } from './format.js';
 import { table } from './table.js';
 
 const KINDS = [
@@ -36,9 +36,9 @@ const encodeNote = note => note.replace(/[^!-$&-~]/gu, encodeURIComponent);
 /** The note of a rule as text. */
 export function noteText(note) {
   try {
-    return visible(decodeURIComponent(note ?? ''));
+    return oneWord(decodeURIComponent(note ?? ''));
   } catch {
-    return visible(note);
+    return oneWord(note);
   }
 }
 

@@ -145,7 +145,9 @@ impl Broker {
         if let (Some((_, http)), Some(config)) = (&self.http, &config.http) {
             http.reload(config);
         }
-        if delay && let Err(error) = self.shared.groups.set_default_delay(config.group.delay_ms) {
+        if delay
+            && let Err(error) = self.shared.groups.set_default_delay(config.group.settings.delay_ms)
+        {
             tracing::warn!(%error, "cannot change the delay of {DEFAULT_GROUP}");
         }
     }
@@ -169,9 +171,9 @@ impl Broker {
     }
 
     /// Replaces the principals, and requires a login. Within a moment, every connection has the
-    /// permissions that its principal has now, or ends.
-    pub fn set_principals(&self, principals: Vec<Principal>) {
-        self.shared.replace_principals(principals);
+    /// permissions that its principal has now, or ends. Returns whether any principal has changed.
+    pub fn set_principals(&self, principals: Vec<Principal>) -> bool {
+        self.shared.replace_principals(principals)
     }
 
     /// Stops accepting connections; open ones continue.

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidings_metrics::MetricsSource;
-use tidings_protocol::{MemberId, PORT, with_defaults};
+use tidings_protocol::{MemberId, PORT, TopicSettings, with_defaults};
 use tidings_queue::NeverList;
 use tidings_queue::config::GroupConfig;
 
 use crate::access::AccessConfig;
 use crate::audit::AuditConfig;
-use crate::catalog::TopicSettings;
 use crate::limits::Limits;
 use crate::net::http::HttpConfig;
 use crate::net::{ConnectionConfig, Setting};
@@ -53,7 +52,7 @@ with_defaults! {
         /// Where audit records are written. Default `None`: nowhere.
         pub audit: Option<AuditConfig> = None,
         /// What other parts of the process add to `GET /metrics` and to the problems of `STATS`.
-        pub metrics: Vec<Arc<dyn MetricsSource>> = Vec::new(),
+        pub metrics_sources: Vec<Arc<dyn MetricsSource>> = Vec::new(),
         /// Logs every received line (target `tidings::line`), for debugging.
         pub log_lines: bool = false,
         /// What the operator has set, for `GET /config`. Default: nothing.
@@ -69,7 +68,7 @@ impl BrokerConfig {
             limits: self.limits.clone(),
             access: self.access.clone(),
             quotas: self.quotas.clone(),
-            metrics: self.metrics.clone(),
+            metrics_sources: self.metrics_sources.clone(),
             log_lines: self.log_lines,
             unix: self.unix.as_ref().map(|unix| unix.path.clone()),
             settings: self.settings.clone(),

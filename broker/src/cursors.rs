@@ -1,7 +1,7 @@
 //! Which connection uses which durable cursor, and the expiry of unused cursors.
 //!
 //! The [`catalog`](crate::catalog) stores where cursors are; this module has the state that ends
-//! with the broker. One connection at a time uses a cursor (`[K3]` of PROTOCOL.md), so that two
+//! with the broker. One connection at a time uses a cursor (`[K3]`), so that two
 //! readers never move it past each other.
 
 use std::collections::HashMap;

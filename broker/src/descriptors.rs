@@ -44,7 +44,10 @@ fn lower_limit(limit: &mut usize, reachable: u64, what: &str) {
     let reachable = usize::try_from(reachable).unwrap_or(usize::MAX);
     if reachable < *limit {
         let wanted = *limit;
-        tracing::warn!(reachable, wanted, "the limit of open files allows fewer {what}");
+        // A few connections less are not worth a line at each start.
+        if reachable < wanted - wanted / 16 {
+            tracing::warn!(reachable, wanted, "the limit of open files allows fewer {what}");
+        }
         *limit = reachable;
     }
 }

@@ -36,13 +36,13 @@ pub mod config;
 mod cursors;
 pub mod data_dir;
 mod descriptors;
-mod figures;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod groups;
 mod limits;
 pub mod mailbox;
+mod metrics;
 mod net;
 mod quota;
 mod remote;
@@ -57,7 +57,6 @@ pub use tidings_log::CheckedFile;
 
 pub use self::audit::AuditConfig;
 pub use self::broker::Broker;
-pub use self::catalog::{Sync, TopicSettings};
 pub use self::config::{BrokerConfig, UnixConfig};
 pub use self::data_dir::DataDir;
 pub use self::groups::repair::{RepairError, Repaired, repair};
@@ -65,7 +64,8 @@ pub use self::limits::Limits;
 pub use self::net::Setting;
 pub use self::net::http::{
     ClassifyFuture, CountersFuture, EmbeddedHandler, HTTP_PORT, HandlerFuture, HandlerReply,
-    HttpConfig, RequestClass, hooks, is_forwarded,
+    HttpConfig, RequestClass, add_security_headers, hooks, is_address_or_localhost, is_forwarded,
+    openapi,
 };
 pub use self::quota::{Quantity, Quota, QuotaConfig};
 pub use self::start::{Sockets, bind};

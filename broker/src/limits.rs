@@ -2,7 +2,7 @@
 //!
 //! Other limits stand in the module that they bound: of one source or principal in `quota`, of HTTP
 //! requests in `net::http`, of a group in `tidings_queue::config`, of the wire in the protocol
-//! crate. Section 14 of PROTOCOL.md lists all limits that a peer can reach.
+//! crate. `docs/protocol/limits.md` lists all limits that a peer can reach.
 
 use tidings_protocol::with_defaults;
 

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use tidings_log::{FileSystem, SegmentStore, StopRecord, Store};
 use tokio::net::{TcpListener, UnixListener};
 
+use tidings_protocol::TopicSettings;
+
 use crate::audit::{Audit, AuditConfig};
-use crate::catalog::{Catalog, TopicSettings};
+use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{BrokerConfig, UnixConfig};
 use crate::data_dir::DataDir;

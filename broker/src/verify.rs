@@ -137,7 +137,7 @@ mod tests {
         log.close(Seq(7)).unwrap();
         let (catalog, findings) = Catalog::open(&store, &Limits::default(), Clock::new()).unwrap();
         assert_eq!(findings, [""; 0]);
-        let settings = crate::TopicSettings::default();
+        let settings = tidings_protocol::TopicSettings::default();
         catalog.write(CatalogRecord::Settings { topic, settings }, |done| done.unwrap());
         catalog.close();
         folder

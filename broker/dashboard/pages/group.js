@@ -74,8 +74,10 @@ export async function show(main, { group }, signal) {
     replace(facts, mark(...groupState({ ...object, why: stopped ?? (object.paused && 'paused') })),
       `, ${plural(object.members, 'worker')}`);
     replace(sums, sumsOf(object));
-    replace(settings, Object.entries(SETTINGS).map(([name, [label]]) => el('div', {},
-      el('dt', {}, label), el('dd', {}, visible([object[name]].flat().join(', '))))));
+    const pair = (label, value) => el('div', {},
+      el('dt', {}, label), el('dd', {}, visible([value].flat().join(', '))));
+    replace(settings, Object.entries(SETTINGS).map(([name, [label]]) => pair(label, object[name])),
+      object.where && pair('Takes only events with', object.where));
     if (wasPaused) {
       replaceControls(buttons, actionsOf());
     }

@@ -3,10 +3,10 @@
 import { button, confirm } from '../actions.js';
 import { ask } from '../ask.js';
 import {
-  GROUP, Trend, bar, controls, endSentence, jobPath, openUrls,
+  GROUP, Trend, bar, controls, endSentence, jobPath, openUrls, took,
 } from '../crawl.js';
 import { el, figures, head, mark, panel, replace } from '../dom.js';
-import { NONE, bytes, count, duration, rate, urlLink, visible } from '../format.js';
+import { NONE, bytes, clock, count, duration, rate, urlLink, visible } from '../format.js';
 import { outcomePanels } from '../failures.js';
 import { hostsTable } from '../hosts.js';
 import { LIMITS, SCOPES, changeJob, openJob } from '../job-forms.js';
@@ -130,7 +130,14 @@ function keyFigures(job, trend) {
     ['Failed', count(job.failed)],
     ['Read', bytes(job.bytes), SINCE],
     ['Response time', duration(job.ms), SINCE],
+    ['Took', duration(took(job)), times(job)],
   ];
+}
+
+// When the pass was opened, and when it ended.
+function times({ opened, ended }) {
+  const from = `from ${clock(Date.parse(opened))}`;
+  return ended ? `${from} to ${clock(Date.parse(ended))}` : from;
 }
 
 // Shares of the whole as bars; what did not occur is left out.

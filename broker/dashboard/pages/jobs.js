@@ -3,10 +3,10 @@
 import { button } from '../actions.js';
 import { ask, walk } from '../ask.js';
 import {
-  GROUP, Trend, bar, controls, endedUrls, isHeld, jobPath, openUrls, timeToGo,
+  GROUP, Trend, bar, controls, endedUrls, isHeld, jobPath, openUrls, timeToGo, took,
 } from '../crawl.js';
 import { el, head, mark, replace, setText } from '../dom.js';
-import { count, jobLink, rate } from '../format.js';
+import { clock, count, duration, jobLink, rate } from '../format.js';
 import { openJob } from '../job-forms.js';
 import { watch } from '../live.js';
 import { poll } from '../metrics.js';
@@ -41,6 +41,9 @@ export async function show(main, params, signal) {
       { title: 'Pages a second', number: true, sort: job => job.rate,
         text: job => (job.state === 'done' ? '' : rate(job.rate)) },
       { title: 'Failed', text: job => count(job.failed), sort: job => job.failed, number: true },
+      { title: 'Opened', text: job => clock(Date.parse(job.opened)),
+        sort: job => Date.parse(job.opened) },
+      { title: 'Took', text: job => duration(took(job)), sort: took, number: true },
       { title: 'To go at this rate',
         text: job => (held.has(job.job) ? 'held by a rule' : timeToGo(job, trend(job))) },
       { title: 'Actions', text: buttons },

@@ -147,8 +147,8 @@ function groupTable() {
       number('Waiting', row => row.waiting),
       number('Under way', row => row.processing),
       number('Workers', row => row.members),
-      number('Done', row => row.doneRate, row => rate(row.doneRate)),
-      number('Failed', row => row.failedRate, row => rate(row.failedRate)),
+      number('Done a second', row => row.doneRate, row => rate(row.doneRate)),
+      number('Failed a second', row => row.failedRate, row => rate(row.failedRate)),
       number('Dead letters', row => row.dead),
     ],
   });

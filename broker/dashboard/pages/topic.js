@@ -4,7 +4,7 @@ import { button, confirm, filled, form, refreshed } from '../actions.js';
 import { ask } from '../ask.js';
 import { about } from '../crawl.js';
 import { el, figures, head, mark, panel, replace } from '../dom.js';
-import { byteCount, milliseconds } from '../events.js';
+import { byteCount, milliseconds, size } from '../events.js';
 import { bytes, clock, count, plural, rate, visible } from '../format.js';
 import { watch } from '../live.js';
 import { poll } from '../metrics.js';
@@ -36,13 +36,16 @@ export async function show(main, { topic: name }, signal) {
       topic = null;
     }
     gone.hidden = topic !== null;
+    // It has figures and settings with its first event.
+    [parts, ...ofTopic].forEach(node => { node.hidden = topic === null; });
     replace(gone, topic ? null : 'There is no such topic now. The first event makes it.');
     replace(facts, topic && mark(...state('topic', topic.state)));
     replace(numbers, topic && figures(keyFigures(topic)));
     cursors.update(topic?.cursors ?? []);
   };
-  const actions = [
-    button({ label: 'Publish…', right: `pub:${name}`, run: () => publish(name, path) }),
+  const publishes =
+    button({ label: 'Publish…', right: `pub:${name}`, run: () => publish(name, path) });
+  const ofTopic = [
     button({
       label: 'Settings…', right: 'admin',
       run: async () => refreshed(await change(name, path, topic), read),
@@ -55,10 +58,12 @@ export async function show(main, { topic: name }, signal) {
   const series = (text, column, unit) => plot(
     { title: text, of: `topic:${name}`, unit, own: false,
       series: [{ column, label: text.toLowerCase() }] }, signal);
-  replace(main, head(`Topic ${visible(name)}`, facts, [rangeSwitch(), actions]), gone, numbers,
+  const parts = el('div', { hidden: true }, numbers,
     el('div', { class: 'grid' },
       series('Published', 'published', rate), series('On disk', 'log-bytes', bytes)),
     cursors.node, panel('Events as they come', events.node));
+  replace(main, head(`Topic ${visible(name)}`, facts, [rangeSwitch(), publishes, ofTopic]), gone,
+    parts);
   watch({ ready: () => {} }, signal);
   await poll(read, 2_000, signal);
 }
@@ -72,7 +77,7 @@ function keyFigures(topic) {
     ['On disk', bytes(topic['log-bytes']), plural(topic.segments, 'file')],
     ['In memory', bytes(topic.bytes)],
     ['Readers', count(topic.readers)],
-    ['Keeps', bytes(byteCount(topic['retain-bytes'])), age === '0' ? 'at any age' : `for ${age}`],
+    ['Keeps', size(topic['retain-bytes']), age === '0' ? 'at any age' : `for ${age}`],
     ['Sync', topic.sync],
   ];
 }

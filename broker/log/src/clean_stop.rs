@@ -48,8 +48,7 @@ const BYTES_MAX: u64 = 32 << 20;
 /// Whether the ends of the logs at the last orderly stop are known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum StopRecord {
-    /// The record does not exist: only brokers of an earlier version, or none, have stopped there
-    /// in an orderly way.
+    /// The record does not exist: no broker has stopped there in an orderly way.
     #[default]
     Missing,
     /// There is a record.

@@ -1,12 +1,12 @@
-//! The format of segment files, version 2.
+//! The format of segment files, version 1.
 //!
 //! A segment is a header followed by batches. A batch is a header followed by its events as on the
 //! wire:
 //!
 //! ```text
 //!  segment header, 128 bytes                  batch header, 64 bytes, at any offset
-//!    0  "TIDINGSL"                              0  "TDB2"
-//!    8  u16  version (2)                        4  u16  flags: 1 clean, 2 identified
+//!    0  "TIDINGSL"                              0  "TDB1"
+//!    8  u16  version (1)                        4  u16  flags: 1 clean, 2 identified
 //!   10  u16  length of the topic's name         6  u16  version of the wire form (1)
 //!   12  u32  zero                               8  u32  bytes of payload
 //!   16  u64  base: the first seq in it         12  u32  events
@@ -25,7 +25,8 @@
 //!
 //! The *address* is not stored: it is the topic's name, the file's base and the offset of the
 //! batch, each integer in 8 bytes. If a disk writes a batch to a wrong place, in this file or
-//! another, its checksum is wrong there, so the copy is ignored.
+//! another, its checksum is wrong there, so the copy is ignored. All batches of the catalog have the
+//! same address: its seqs have no gaps, so a misplaced copy is noticed.
 //!
 //! - *Previous end* is the seq after the newest event written before. If it is less than the first
 //!   seq, no kept event has the seqs between the two (a gap).
@@ -52,11 +53,6 @@
 //! - `<base>.log.damaged`: a file that could not be read at all; never touched again. Seqs continue
 //!   2^26 after its base.
 //!
-//! In files of version 1, batches begin with "TDB1" and their checksum covers the 60 bytes alone.
-//! Such a file is read and receives no more events. A start may still record in it, as in version
-//! 2, how far seqs were assigned. The catalog still uses this form: its seqs have
-//! no gaps, so a misplaced copy is noticed.
-//!
 //! A change that an older program would misread needs a new segment version; a change of `MSG`
 //! needs a new wire version. Files of all versions stay readable, with fixtures in
 //! `tests/fixtures/log`. A program that meets a newer version refuses to start and leaves the file
@@ -68,10 +64,8 @@ use tidings_protocol::{Seq, TopicName};
 
 use crate::disk::DiskFile;
 
-/// The format version of new files.
-pub(crate) const VERSION: u16 = 2;
-/// The version in which batches have no address.
-pub(crate) const VERSION_1: u16 = 1;
+/// The format version of files.
+const VERSION: u16 = 1;
 /// The version of the line protocol's `MSG` in payloads.
 const WIRE_VERSION: u16 = 1;
 
@@ -81,20 +75,13 @@ pub(crate) const SEGMENT_HEADER: usize = 128;
 pub(crate) const BATCH_HEADER: usize = 64;
 
 const SEGMENT_MAGIC: &[u8; 8] = b"TIDINGSL";
-/// Magic of a batch with an address.
-const BATCH_MAGIC: &[u8; 4] = b"TDB2";
-/// Magic of a batch without an address.
-pub(crate) const BATCH_MAGIC_1: &[u8; 4] = b"TDB1";
-/// The common prefix of both.
-pub(crate) const ANY_BATCH_MAGIC: &[u8; 3] = b"TDB";
+pub(crate) const BATCH_MAGIC: &[u8; 4] = b"TDB1";
 
 const CLEAN: u16 = 1;
 const IDENTIFIED: u16 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// [`VERSION`], or an earlier one.
-    pub(crate) version: u16,
     /// The topic that the segment belongs to.
     pub(crate) topic: TopicName,
     /// The first seq that the file may hold; also the file's name.
@@ -181,7 +168,7 @@ impl SegmentHeader {
         let name = self.topic.as_str().as_bytes();
         let length = u16::try_from(name.len()).expect("names have at most 64 bytes");
         bytes[..8].copy_from_slice(SEGMENT_MAGIC);
-        bytes[8..10].copy_from_slice(&self.version.to_le_bytes());
+        bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
         bytes[10..12].copy_from_slice(&length.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.base.0.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.previous_end.0.to_le_bytes());
@@ -216,14 +203,13 @@ impl SegmentHeader {
             return Err(FormatError::Checksum);
         }
         let version = u16_at(bytes, 8);
-        if !(VERSION_1..=VERSION).contains(&version) {
+        if version != VERSION {
             return Err(FormatError::Version(version));
         }
         let length = usize::from(u16_at(bytes, 10)).min(64);
         let name = std::str::from_utf8(&bytes[48..48 + length]);
         let topic = name.ok().and_then(|name| TopicName::new(name).ok());
         Ok(Self {
-            version,
             topic: topic.ok_or(FormatError::Inconsistent)?,
             base: Seq(u64_at(bytes, 16)),
             previous_end: Seq(u64_at(bytes, 24)),
@@ -241,19 +227,10 @@ impl BatchHeader {
 
     /// Encodes the header for a batch at `offset`.
     pub(crate) fn encode_at(&self, home: BatchHome, offset: u64) -> [u8; BATCH_HEADER] {
-        self.encode_with(*BATCH_MAGIC, |header| home.checksum(header, offset))
-    }
-
-    /// Encodes the header as in a file of [`VERSION_1`].
-    pub(crate) fn encode(&self) -> [u8; BATCH_HEADER] {
-        self.encode_with(*BATCH_MAGIC_1, crc32c::crc32c)
-    }
-
-    fn encode_with(&self, magic: [u8; 4], checksum: impl Fn(&[u8]) -> u32) -> [u8; BATCH_HEADER] {
         let mut bytes = [0; BATCH_HEADER];
         let flags =
             if self.clean { CLEAN } else { 0 } | if self.identified { IDENTIFIED } else { 0 };
-        bytes[..4].copy_from_slice(&magic);
+        bytes[..4].copy_from_slice(BATCH_MAGIC);
         bytes[4..6].copy_from_slice(&flags.to_le_bytes());
         bytes[6..8].copy_from_slice(&WIRE_VERSION.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.bytes.to_le_bytes());
@@ -264,41 +241,23 @@ impl BatchHeader {
         bytes[40..48].copy_from_slice(&self.reserved.0.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.unix_ms.to_le_bytes());
         bytes[56..60].copy_from_slice(&self.crc.to_le_bytes());
-        let crc = checksum(&bytes[..BATCH_HEADER - 4]);
+        let crc = home.checksum(&bytes[..BATCH_HEADER - 4], offset);
         bytes[BATCH_HEADER - 4..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
-    /// Decodes the header of a batch at `offset`, or of one without an address. Does not check the
-    /// payload.
+    /// Decodes the header of a batch at `offset`. Does not check the payload.
     pub(crate) fn decode_at(
         bytes: &[u8],
         home: BatchHome,
         offset: u64,
     ) -> Result<Self, FormatError> {
-        match Self::decode(bytes) {
-            Err(FormatError::Magic) => {
-                Self::decode_with(bytes, *BATCH_MAGIC, |header| home.checksum(header, offset))
-            }
-            decoded => decoded,
-        }
-    }
-
-    /// Decodes the header of a batch in a file of [`VERSION_1`].
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        Self::decode_with(bytes, *BATCH_MAGIC_1, crc32c::crc32c)
-    }
-
-    fn decode_with(
-        bytes: &[u8],
-        magic: [u8; 4],
-        checksum: impl Fn(&[u8]) -> u32,
-    ) -> Result<Self, FormatError> {
         let bytes = bytes.get(..BATCH_HEADER).ok_or(FormatError::Short)?;
-        if bytes[..4] != magic {
+        if &bytes[..4] != BATCH_MAGIC {
             return Err(FormatError::Magic);
         }
-        if checksum(&bytes[..BATCH_HEADER - 4]) != u32_at(bytes, BATCH_HEADER - 4) {
+        let checksum = home.checksum(&bytes[..BATCH_HEADER - 4], offset);
+        if checksum != u32_at(bytes, BATCH_HEADER - 4) {
             return Err(FormatError::Checksum);
         }
         let wire = u16_at(bytes, 6);
@@ -334,7 +293,6 @@ mod tests {
 
     fn segment() -> SegmentHeader {
         SegmentHeader {
-            version: VERSION,
             topic: "new-url".parse().unwrap(),
             base: Seq(77),
             previous_end: Seq(70),
@@ -364,14 +322,9 @@ mod tests {
 
     #[test]
     fn headers_survive_encoding_and_decoding() {
-        let old = SegmentHeader { version: VERSION_1, ..segment() };
-        for header in [segment(), old] {
-            assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
-        }
+        assert_eq!(SegmentHeader::decode(&segment().encode()), Ok(segment()));
         let home = home("new-url", 77);
         assert_eq!(BatchHeader::decode_at(&batch().encode_at(home, 128), home, 128), Ok(batch()));
-        assert_eq!(BatchHeader::decode_at(&batch().encode(), home, 128), Ok(batch()));
-        assert_eq!(BatchHeader::decode(&batch().encode()), Ok(batch()));
     }
 
     #[test]
@@ -383,7 +336,6 @@ mod tests {
             let decoded = BatchHeader::decode_at(&bytes, home(topic, base), offset);
             assert_eq!(decoded, Err(FormatError::Checksum), "{topic} {base} {offset}");
         }
-        assert_eq!(BatchHeader::decode(&bytes), Err(FormatError::Magic));
     }
 
     #[test]
@@ -402,11 +354,10 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(SegmentHeader::decode(&bytes).is_err());
             let home = home("new-url", 77);
-            for mut bytes in [batch().encode(), batch().encode_at(home, 128)] {
-                let bit = bit % (8 * BATCH_HEADER);
-                bytes[bit / 8] ^= 1 << (bit % 8);
-                prop_assert!(BatchHeader::decode_at(&bytes, home, 128).is_err());
-            }
+            let mut bytes = batch().encode_at(home, 128);
+            let bit = bit % (8 * BATCH_HEADER);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(BatchHeader::decode_at(&bytes, home, 128).is_err());
         }
 
         #[test]

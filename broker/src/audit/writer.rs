@@ -1,6 +1,5 @@
 //! The thread that writes audit records, and the queue to it.
 
-use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -9,12 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
-use parking_lot::{Condvar, Mutex};
 use tidings_metrics::Counter;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::record::AuditRecord;
 use super::{AuditConfig, AuditEvent};
 use crate::clock::wall_unix_ms;
+
+/// Records that are written at once.
+const AUDIT_BATCH_MAX: usize = 1024;
 
 /// Writes records as whole lines.
 #[derive(Debug)]
@@ -105,110 +107,104 @@ fn ends_mid_line(file: &File) -> bool {
 /// The queue to the thread. Adding a record never blocks.
 #[derive(Debug, Clone)]
 pub(super) struct AuditQueue {
-    shared: Arc<SharedQueue>,
+    sender: mpsc::UnboundedSender<AuditCommand>,
+    counts: Arc<AuditCounts>,
+}
+
+#[derive(Debug)]
+enum AuditCommand {
+    Write(String),
+    Reopen,
+    Close,
+}
+
+#[derive(Debug)]
+struct AuditCounts {
+    /// Records that may still be added.
+    free: Semaphore,
     /// Records that were dropped since the last record of them.
-    lost: Arc<AtomicU64>,
+    lost: AtomicU64,
     /// Records that were dropped since the start.
-    lost_total: Arc<Counter>,
-    max: usize,
-}
-
-#[derive(Debug, Default)]
-struct SharedQueue {
-    state: Mutex<QueueState>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct QueueState {
-    lines: VecDeque<String>,
-    /// The file must be reopened after this number of lines; `<= lines.len()`.
-    reopen_after: Option<usize>,
-    closed: bool,
+    lost_total: Counter,
 }
 
 /// Starts the thread, with a queue of up to `max` records.
 pub(super) fn start(writer: AuditWriter, max: usize) -> io::Result<(AuditQueue, JoinHandle<()>)> {
-    let queue = AuditQueue {
-        shared: Arc::default(),
-        lost: Arc::default(),
-        lost_total: Arc::default(),
-        max,
-    };
-    let own = queue.clone();
+    let (sender, commands) = mpsc::unbounded_channel();
+    let (free, lost, lost_total) = (Semaphore::new(max), AtomicU64::default(), Counter::default());
+    let counts = Arc::new(AuditCounts { free, lost, lost_total });
+    let queue = AuditQueue { sender, counts: Arc::clone(&counts) };
     let thread = thread::Builder::new().name("audit".to_owned());
-    let thread = thread.spawn(move || own.run(writer))?;
-    Ok((queue, thread))
+    Ok((queue, thread.spawn(move || counts.write_all(writer, commands))?))
 }
 
 impl AuditQueue {
     /// Counts records that are dropped.
     pub(super) fn count_lost(&self, count: u64) {
-        self.lost.fetch_add(count, Ordering::Relaxed);
-        self.lost_total.add(count);
+        self.counts.count_lost(count);
     }
 
     /// Records that were dropped since the start.
     pub(super) fn lost_total(&self) -> u64 {
-        self.lost_total.value()
+        self.counts.lost_total.value()
     }
 
     pub(super) fn push(&self, line: String) {
-        {
-            let state = &mut *self.shared.state.lock();
-            if state.closed || state.lines.len() >= self.max {
-                return self.count_lost(1);
-            }
-            state.lines.push_back(line);
+        let is_added = self.counts.free.try_acquire().is_ok_and(|permit| {
+            permit.forget();
+            self.sender.send(AuditCommand::Write(line)).is_ok()
+        });
+        if !is_added {
+            self.count_lost(1);
         }
-        self.shared.changed.notify_one();
     }
 
     pub(super) fn reopen(&self) {
-        {
-            let state = &mut *self.shared.state.lock();
-            state.reopen_after = Some(state.lines.len());
-        }
-        self.shared.changed.notify_one();
+        // Not needed after the end of the thread.
+        let _ = self.sender.send(AuditCommand::Reopen);
     }
 
     /// No more records are accepted; those in the queue are still written.
     pub(super) fn close(&self) {
-        self.shared.state.lock().closed = true;
-        self.shared.changed.notify_one();
+        let _ = self.sender.send(AuditCommand::Close);
+    }
+}
+
+impl AuditCounts {
+    fn count_lost(&self, count: u64) {
+        self.lost.fetch_add(count, Ordering::Relaxed);
+        self.lost_total.add(count);
     }
 
-    /// Writes until the queue is closed and empty.
-    fn run(&self, mut writer: AuditWriter) {
-        let mut is_failing = false;
-        loop {
-            let (mut lines, reopens_behind, closed) = {
-                let mut state = self.shared.state.lock();
-                while state.lines.is_empty() && state.reopen_after.is_none() && !state.closed {
-                    self.shared.changed.wait(&mut state);
+    /// Writes until the queue is closed.
+    fn write_all(
+        &self,
+        mut writer: AuditWriter,
+        mut commands: mpsc::UnboundedReceiver<AuditCommand>,
+    ) {
+        let (mut some, mut lines, mut is_failing) = (Vec::new(), Vec::new(), false);
+        while commands.blocking_recv_many(&mut some, AUDIT_BATCH_MAX) > 0 {
+            for command in some.drain(..) {
+                match command {
+                    AuditCommand::Write(line) => lines.push(line),
+                    AuditCommand::Reopen => {
+                        self.write_batch(&mut writer, &mut lines, &mut is_failing);
+                        writer.reopen();
+                    }
+                    AuditCommand::Close => commands.close(),
                 }
-                let lines = std::mem::take(&mut state.lines);
-                (lines, state.reopen_after.take(), state.closed)
-            };
-            let is_last = closed && lines.is_empty();
-            if let Some(behind) = reopens_behind {
-                let rest = lines.split_off(behind);
-                self.write_batch(&mut writer, &lines, &mut is_failing);
-                writer.reopen();
-                lines = rest;
             }
-            self.write_batch(&mut writer, &lines, &mut is_failing);
-            if is_last {
-                return;
-            }
+            self.write_batch(&mut writer, &mut lines, &mut is_failing);
         }
+        // What was lost last.
+        self.write_batch(&mut writer, &mut lines, &mut is_failing);
     }
 
     /// Writes these records, after a record of those that were lost before them.
     fn write_batch(
         &self,
         writer: &mut AuditWriter,
-        lines: &VecDeque<String>,
+        lines: &mut Vec<String>,
         is_failing: &mut bool,
     ) {
         let (lost, mut text) = (self.lost.swap(0, Ordering::Relaxed), String::new());
@@ -216,7 +212,9 @@ impl AuditQueue {
             let what = AuditEvent::Lost { count: lost };
             text = AuditRecord { unix_ms: wall_unix_ms(), event: &what, initiator: None }.line();
         }
-        text.extend(lines.iter().map(String::as_str));
+        let count = lines.len();
+        self.free.add_permits(count);
+        text.extend(lines.drain(..));
         if text.is_empty() {
             return;
         }
@@ -224,7 +222,7 @@ impl AuditQueue {
             Ok(()) => *is_failing = false,
             Err(error) => {
                 self.lost.fetch_add(lost, Ordering::Relaxed);
-                self.count_lost(lines.len() as u64);
+                self.count_lost(count as u64);
                 if !std::mem::replace(is_failing, true) {
                     tracing::error!(%error, "cannot write audit records; lost records are counted");
                 }

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use tidings_log::{InvalidRecord, JournalContents};
-use tidings_protocol::{Code, CursorName, ProtocolError, Seq, TopicName};
+use tidings_protocol::{Code, CursorName, ProtocolError, Seq, TopicName, TopicSettings};
 
 use super::record::CatalogRecord;
-use super::settings::TopicSettings;
 use crate::limits::Limits;
 
 /// Everything but events that must survive a restart.

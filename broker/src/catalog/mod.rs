@@ -10,7 +10,6 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`record`] | one change, as a line |
-//! | [`settings`] | the settings of a topic |
 //! | [`contents`] | the result of all records; pure |
 //! | [`write_batch`] | records that are written together; pure |
 //!
@@ -20,7 +19,6 @@
 
 mod contents;
 mod record;
-mod settings;
 #[cfg(test)]
 mod tests;
 mod write_batch;
@@ -36,7 +34,6 @@ use tidings_protocol::{Code, ProtocolError};
 use self::contents::CatalogLimits;
 pub(crate) use self::contents::{CatalogContents, StoredCursor};
 pub(crate) use self::record::CatalogRecord;
-pub use self::settings::{Sync, TopicSettings};
 use self::write_batch::WriteBatch;
 use crate::clock::Clock;
 use crate::limits::Limits;

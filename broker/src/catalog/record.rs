@@ -4,9 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tidings_log::InvalidRecord;
-use tidings_protocol::{CursorName, Seq, TopicName};
-
-use super::settings::TopicSettings;
+use tidings_protocol::{CursorName, Seq, Settings, TopicName, TopicSettings};
 
 /// One change of the [`CatalogContents`](super::CatalogContents).
 ///
@@ -75,7 +73,7 @@ fn parse_record<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Catalog
     Some(match kind {
         "settings" => {
             let settings: Vec<_> = words.map(|word| word.split_once('=')).collect::<Option<_>>()?;
-            let settings = TopicSettings::parse(&settings, TopicSettings::default()).ok()?;
+            let settings = TopicSettings::parse(settings).ok()?;
             CatalogRecord::Settings { topic, settings }
         }
         "deleted" => CatalogRecord::Deleted { topic, next: parse_word(words)? },
@@ -100,14 +98,24 @@ fn parse_word<'a, T: FromStr>(words: &mut impl Iterator<Item = &'a str>) -> Opti
 #[cfg(test)]
 pub(super) mod tests {
     use proptest::prelude::*;
+    use tidings_protocol::{DURATION_MS_MAX, Sync};
 
-    use super::super::settings::tests::any_settings;
     use super::*;
 
     fn name<T: FromStr<Err: fmt::Debug> + fmt::Debug>(
         names: [&'static str; 3],
     ) -> impl Strategy<Value = T> {
         prop::sample::select(names.to_vec()).prop_map(|name| name.parse().unwrap())
+    }
+
+    fn any_settings() -> impl Strategy<Value = TopicSettings> {
+        let sync = prop::sample::select(Sync::ALL.to_vec());
+        let (bytes, age) = (1 << 20..u64::MAX, 0..=DURATION_MS_MAX);
+        (sync, bytes, age).prop_map(|(sync, retain_bytes, retain_age_ms)| TopicSettings {
+            sync,
+            retain_bytes,
+            retain_age_ms,
+        })
     }
 
     /// Records with few distinct names, so that they affect each other.

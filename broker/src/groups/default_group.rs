@@ -26,7 +26,7 @@ impl Groups {
         let delay_ms = delay_ms.map(|ms| ms.min(DELAY_MS_MAX));
         // No group is created meanwhile with the delay of before.
         let _creation = self.registry.lock_creation();
-        self.defaults.lock().delay_ms = delay_ms;
+        self.defaults.lock().settings.delay_ms = delay_ms;
         let group = default_group();
         if !self.has(&group) {
             return Ok(());

@@ -5,10 +5,10 @@ mod actor;
 pub(crate) mod check;
 mod damaged_groups;
 mod default_group;
-mod figures;
 mod job_names;
 mod log;
 mod message;
+mod metrics;
 mod outbox;
 mod page_file;
 pub(crate) mod recovery;
@@ -30,13 +30,13 @@ use tidings_log::TopicLog;
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
     CALLBACK_GROUP, Code, DEFAULT_GROUP, DELAY_MS_MAX, GroupAction, GroupCommand, GroupName,
-    GroupSetting, JobAction, JobName, MemberId, ProtocolError, Seq, Slot, bad_argument,
+    GroupSettings, JobAction, JobName, MemberId, ProtocolError, Seq, Settings, Slot, bad_argument,
 };
 use tidings_queue::config::{CREDIT_MAX, GroupConfig};
 use tidings_queue::queries::unknown_job;
 use tidings_queue::{
     ClientLabel, Group, GroupQuery, Input, JobOperation, NeverList, Requester, WorkerReply,
-    commands,
+    commands, setting_pairs,
 };
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -44,10 +44,10 @@ use tokio_util::sync::CancellationToken;
 use self::actor::GroupActor;
 use self::damaged_groups::DamagedGroups;
 use self::default_group::{default_group, fills_empty_group};
-pub(crate) use self::figures::{PublishedFigures, StopReason};
 use self::job_names::JobNames;
 use self::log::{DiskLog, GroupLog, MemoryLog};
 use self::message::{GroupMessage, reject_message};
+pub(crate) use self::metrics::{PublishedMetrics, StopReason};
 use self::page_file::PageFile;
 pub(crate) use self::recovery::{FoundGroups, GroupStorage, RecoveredGroup, clock_continuing};
 use self::registry::{CreationLock, GroupRegistry};
@@ -183,6 +183,8 @@ impl Groups {
         let (group, input) = match command {
             GroupRequest::Group(manage) => match manage.action {
                 GroupAction::Ls => {
+                    manage.refuse_name()?;
+                    manage.allow_only(&[])?;
                     self.list(caller, slot);
                     return Ok(());
                 }
@@ -288,8 +290,8 @@ impl Groups {
     }
 
     /// What each group published last, in any order. Waits for no group.
-    pub(crate) fn figures(&self) -> Vec<(GroupName, Arc<PublishedFigures>)> {
-        self.registry.figures()
+    pub(crate) fn metrics(&self) -> Vec<(GroupName, Arc<PublishedMetrics>)> {
+        self.registry.metrics()
     }
 
     /// How many entries of all groups were completed, and how many failed, since the start.
@@ -381,7 +383,7 @@ impl Groups {
     ) -> Result<(GroupName, Input), ProtocolError> {
         let group: GroupName = manage.required_name()?.parse()?;
         if manage.action == GroupAction::Create {
-            let config = self.defaults.lock().with(manage.group_settings()?);
+            let config = self.defaults.lock().with_settings(manage.settings.iter().copied())?;
             config.validate()?;
             self.create(&group, config)?;
         }
@@ -389,14 +391,12 @@ impl Groups {
         if let Input::Query { query: GroupQuery::Members { with_addresses, .. }, .. } = &mut input {
             *with_addresses = caller.is_monitor;
         }
-        if let Input::Configure { settings, .. } = &input {
+        if let Input::Configure { changes, .. } = &input {
             // Opens the topics first: without room for a new topic, the command is rejected before
             // anything changes.
-            for setting in settings {
-                if let GroupSetting::Topics(topics) = setting {
-                    topics.iter().try_for_each(|topic| self.topics.open(topic).map(drop))?;
-                }
-            }
+            let none = GroupSettings { topics: Vec::new(), ..GroupSettings::default() };
+            let topics = none.changed(setting_pairs(changes))?.topics;
+            topics.iter().try_for_each(|topic| self.topics.open(topic).map(drop))?;
         }
         Ok((group, input))
     }
@@ -435,7 +435,7 @@ impl Groups {
         &self,
         creation: &CreationLock<'_>,
         name: &GroupName,
-        config: GroupConfig,
+        mut config: GroupConfig,
     ) -> Result<(), ProtocolError> {
         let max = self.count_max;
         if creation.count() + self.damaged.names().count() >= max {
@@ -451,11 +451,10 @@ impl Groups {
         }
         // Opens the topics first: without room for a new topic, the command is rejected before
         // anything is created.
-        for topic in &config.topics {
+        for topic in &config.settings.topics {
             self.topics.open(topic)?;
         }
-        let delay_ms = config.delay_ms.map(|ms| ms.min(DELAY_MS_MAX));
-        let config = GroupConfig { delay_ms, ..config };
+        config.settings.delay_ms = config.settings.delay_ms.map(|ms| ms.min(DELAY_MS_MAX));
         let group = match &self.storage {
             Some(storage) => {
                 let (group, pages) = storage.group(name, config);
@@ -510,7 +509,7 @@ impl Groups {
             shared,
         );
         actor.begin(self.run, elapsed_unknown, self.local_member, self.next_group_number())?;
-        let delay_ms = self.defaults.lock().delay_ms;
+        let delay_ms = self.defaults.lock().settings.delay_ms;
         if let Some(delay_ms) = delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
             actor.set_delay(Some(delay_ms.min(DELAY_MS_MAX)));
         }

@@ -10,8 +10,8 @@ use tidings_metrics::Counter;
 use tidings_protocol::{GroupName, ProtocolError};
 use tokio::sync::mpsc;
 
-use super::figures::PublishedFigures;
 use super::message::{GroupMessage, group_stopped};
+use super::metrics::PublishedMetrics;
 use super::unknown_group;
 use crate::mailbox::ConnId;
 
@@ -22,7 +22,7 @@ pub(super) struct GroupRegistry {
     /// Their logs on disk; they are closed when the broker stops.
     logs: DashMap<GroupName, Arc<dyn TopicLog>>,
     /// What they published last.
-    figures: DashMap<GroupName, Arc<PublishedFigures>>,
+    metrics: DashMap<GroupName, Arc<PublishedMetrics>>,
     /// Entries of all groups that were completed, and that failed, since the start.
     answered: [Counter; 2],
     /// Groups in which each connection is a member, waits for a job, or watches something. They
@@ -58,14 +58,14 @@ impl GroupRegistry {
     pub(super) fn remove(&self, group: &GroupName) {
         self.groups.remove(group);
         self.logs.remove(group);
-        self.figures.remove(group);
+        self.metrics.remove(group);
     }
 
-    /// Replaces the figures of a group. Only its actor calls this.
-    pub(super) fn publish_figures(&self, group: &GroupName, figures: PublishedFigures) {
-        let now = [figures.group.completed, figures.group.failed];
-        // The first figures of a group count what was before the start.
-        if let Some(before) = self.figures.insert(group.clone(), Arc::new(figures)) {
+    /// Replaces the metrics of a group. Only its actor calls this.
+    pub(super) fn publish_metrics(&self, group: &GroupName, metrics: PublishedMetrics) {
+        let now = [metrics.group.completed, metrics.group.failed];
+        // The first metrics of a group count what was before the start.
+        if let Some(before) = self.metrics.insert(group.clone(), Arc::new(metrics)) {
             let before = [before.group.completed, before.group.failed];
             for ((sum, now), before) in self.answered.iter().zip(now).zip(before) {
                 sum.add(now.saturating_sub(before));
@@ -79,15 +79,15 @@ impl GroupRegistry {
         self.answered.each_ref().map(Counter::value)
     }
 
-    /// The figures of a group.
-    pub(super) fn figures_of(&self, group: &GroupName) -> PublishedFigures {
-        let found = self.figures.get(group).map(|figures| (**figures).clone());
+    /// The metrics of a group.
+    pub(super) fn metrics_of(&self, group: &GroupName) -> PublishedMetrics {
+        let found = self.metrics.get(group).map(|metrics| (**metrics).clone());
         found.unwrap_or_default()
     }
 
-    /// The figures of all groups, in any order.
-    pub(super) fn figures(&self) -> Vec<(GroupName, Arc<PublishedFigures>)> {
-        let pairs = self.figures.iter();
+    /// The metrics of all groups, in any order.
+    pub(super) fn metrics(&self) -> Vec<(GroupName, Arc<PublishedMetrics>)> {
+        let pairs = self.metrics.iter();
         pairs.map(|entry| (entry.key().clone(), Arc::clone(entry.value()))).collect()
     }
 
@@ -167,9 +167,9 @@ mod tests {
     fn what_was_answered_since_the_start_never_falls() {
         let (registry, group) = (GroupRegistry::default(), "g".parse().unwrap());
         let publish = |completed, failed| {
-            let mut figures = PublishedFigures::default();
-            (figures.group.completed, figures.group.failed) = (completed, failed);
-            registry.publish_figures(&group, figures);
+            let mut metrics = PublishedMetrics::default();
+            (metrics.group.completed, metrics.group.failed) = (completed, failed);
+            registry.publish_metrics(&group, metrics);
             registry.answered()
         };
         assert_eq!(publish(1_000, 7), [0, 0], "from before the start");

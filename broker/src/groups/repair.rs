@@ -231,8 +231,13 @@ mod tests {
         let name: GroupName = "g".parse().unwrap();
         let (log, mut next) = storage(data).fresh(&name);
         let stamp = ClockStamp { moment: Moment(1), boot_id: 0, uptime_ms: 1, unix_ms: 1 };
-        let started =
-            Decision::Started { run: 1, elapsed_unknown: true, stamp, local_member: None };
+        let started = Decision::Started {
+            run: 1,
+            since: 1,
+            elapsed_unknown: true,
+            stamp,
+            local_member: None,
+        };
         let others = (1..RECORDS).map(|_| Decision::Configured(Box::default()));
         for decision in std::iter::once(started).chain(others) {
             let mut line = String::new();

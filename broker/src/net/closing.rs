@@ -1,4 +1,4 @@
-//! The close of a connection: its reasons, the last lines, and the lingering.
+//! The close of a connection: the last lines, and the lingering.
 //!
 //! ```text
 //!                    pending output               write side           remote end closes,
@@ -12,87 +12,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use tidings_protocol::{Code, FAREWELL, ProtocolError, SessionEnd, SessionMode};
+use tidings_protocol::{Code, FAREWELL, ProtocolError, SessionEnd, SessionMode, encode_ok};
 use tokio::io::AsyncWrite;
 
+use super::closing_state::{CloseReason, Closing};
 use super::connection::{Connection, IoStatus};
 use crate::audit::AuditEvent;
-use crate::clock::Moment;
-use crate::limits::Limits;
-
-/// Why a connection ends.
-pub(super) enum CloseReason {
-    /// The client's input ended, or violated the protocol.
-    Session(SessionEnd),
-    /// A line stayed incomplete for too long.
-    PartialLineTimeout,
-    /// The client had to log in and did not.
-    LoginTimeout,
-    /// The worker does not read, and too many bytes of tasks are buffered.
-    UnreadTasks,
-    /// Another part of the broker reported an error.
-    Error(ProtocolError),
-    /// The broker stops.
-    Shutdown,
-}
-
-/// State of a connection that is closing.
-#[derive(Debug)]
-pub(super) struct Closing {
-    /// Pending answers are sent before the final line.
-    waits_for_answers: bool,
-    /// The last line to send; empty if there is none.
-    final_line: Bytes,
-    /// The broker stops, so nothing is waited for, except before a farewell.
-    pub(super) is_shutdown: bool,
-    /// Everything is sent, and the write side is shut down. Input is read and discarded until the
-    /// remote end closes: closing over unread input causes a reset, which may overtake the final
-    /// line. If the broker stops, only input that has already arrived is read.
-    pub(super) is_lingering: bool,
-    /// When the connection is cut off; each write extends it, unless the broker stops.
-    pub(super) deadline: Moment,
-}
-
-impl CloseReason {
-    /// The reason in audit records.
-    fn as_str(&self) -> &'static str {
-        match self {
-            Self::Session(SessionEnd::Violation(_)) => "refused",
-            Self::Session(_) => "left",
-            Self::PartialLineTimeout => "incomplete line",
-            Self::LoginTimeout => "no login in time",
-            Self::UnreadTasks => "unread tasks",
-            Self::Error(error) => error.code.as_str(),
-            Self::Shutdown => "the broker stops",
-        }
-    }
-
-    /// The error that the client receives, or the end of the input, which is `None` if the broker
-    /// stops.
-    fn outcome(self, limits: &Limits) -> Result<Option<SessionEnd>, ProtocolError> {
-        let text = match self {
-            Self::Session(SessionEnd::Violation(error)) | Self::Error(error) => return Err(error),
-            Self::Session(end) => return Ok(Some(end)),
-            Self::Shutdown => return Ok(None),
-            Self::PartialLineTimeout => {
-                let ms = limits.partial_line_timeout_ms;
-                format!("a line was incomplete for {ms} ms; send whole lines")
-            }
-            Self::LoginTimeout => {
-                let ms = limits.login_timeout_ms;
-                format!("no login within {ms} ms; send HELLO token=<token> first")
-            }
-            Self::UnreadTasks => {
-                let (bytes, ms) = (limits.task_bytes_max, limits.stalled_ms);
-                format!(
-                    "over {bytes} bytes of tasks are unread, and nothing was read for {ms} ms; \
-                     read faster, or join with less credit"
-                )
-            }
-        };
-        Err(ProtocolError::new(Code::Idle, text))
-    }
-}
 
 impl Connection {
     /// Starts to close the connection. If it is closing already, a stop of the broker only shortens
@@ -111,16 +36,16 @@ impl Connection {
             }
             return;
         }
-        self.login.close_reason = reason.as_str();
+        let reason_word = reason.as_str();
         match &reason {
             CloseReason::Session(SessionEnd::Violation(error)) => {
-                self.audit(AuditEvent::Refused { why: &error.text });
+                self.client.session.audit(AuditEvent::Refused { why: &error.text });
             }
             CloseReason::Error(error) if error.code == Code::Revoked => {
-                self.audit(AuditEvent::Revoked { why: &error.text });
+                self.client.session.audit(AuditEvent::Revoked { why: &error.text });
             }
             CloseReason::Error(error) if error.code == Code::Unauthenticated => {
-                self.audit(AuditEvent::Denied { topic: None, why: &error.text });
+                self.client.session.audit(AuditEvent::Denied { topic: None, why: &error.text });
             }
             _ => {}
         }
@@ -143,6 +68,7 @@ impl Connection {
         };
         self.input_buffer = Vec::new();
         self.closing = Some(Box::new(Closing {
+            reason: reason_word,
             waits_for_answers: matches!(outcome, Ok(Some(_))),
             final_line,
             is_shutdown,
@@ -158,12 +84,28 @@ impl Connection {
         }
         match (self.session.mode(), end) {
             (SessionMode::Client, SessionEnd::Quit) => {
-                self.answers.push_lines(b"+OK\r\n");
+                self.answers.push(|lines| encode_ok("", lines));
                 Bytes::new()
             }
             (SessionMode::Client, _) | (_, SessionEnd::Quit) => Bytes::new(),
             _ => Bytes::from(format!("{FAREWELL}\r\n")),
         }
+    }
+
+    /// Answers the commands that still wait, after the end of the input. Returns whether there were
+    /// any. A connection without input may belong to a client that is gone.
+    pub(super) fn end_waits(&mut self) -> bool {
+        let Some(closing) = &self.closing else { return false };
+        if !closing.waits_for_answers || closing.is_shutdown {
+            return false;
+        }
+        let slots = self.worker.as_mut().map(|worker| mem::take(&mut worker.wait_slots));
+        let slots = slots.unwrap_or_default();
+        let text = "the input has ended before the answer; keep the connection open to wait for it";
+        for slot in &slots {
+            self.fill_error(*slot, &ProtocolError::new(Code::Conflict, text));
+        }
+        !slots.is_empty()
     }
 
     /// The final line for a connection that the broker closes. A client receives the error. Other
@@ -207,9 +149,9 @@ impl Connection {
             return IoStatus::Idle;
         }
         // Released before the close, so that a client that reconnects can acquire them.
-        self.release_cursors();
+        self.release_cursors(None);
         let Some(closing) = &mut self.closing else { return IoStatus::Idle };
-        if self.has_lost_publish && self.session.mode() != SessionMode::Client {
+        if self.answers.has_failed_publish() && self.session.mode() != SessionMode::Client {
             closing.final_line = Bytes::new();
         }
         if !closing.final_line.is_empty() {

@@ -1,7 +1,6 @@
 //! The task of one connection: its state, the order of its work, and its deadlines.
 #![expect(clippy::disallowed_methods, reason = "waits for its deadline")]
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -11,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Bytes, BytesMut};
 use tidings_protocol::status::Answer;
 use tidings_protocol::{
-    Answers, AttributeFilter, Durability, MemberId, ProtocolError, Seq, Session, SessionMode, Slot,
+    Answers, AttributeFilter, MemberId, ProtocolError, Seq, Session, SessionMode, Slot,
     encode_greeting, encode_more,
 };
 use tidings_queue::WorkerReply;
@@ -19,21 +18,21 @@ use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep_until};
 
 use super::Shared;
-use super::closing::{CloseReason, Closing};
+use super::client_session::{AdmittedConnection, ClientSession};
+use super::closing_state::{CloseReason, Closing};
 use super::cursors::ConnectionCursors;
-use super::listener::AdmittedConnection;
-use super::login::LoginState;
+use super::line_client::LineClient;
 use super::outbound::OutboundQueue;
 use super::staged_links::StagedLinks;
 use super::stream::SocketStream;
 use super::subscriptions::{SubscriptionKind, Subscriptions};
-use crate::access::Identity;
-use crate::audit::{AuditEvent, Initiator};
+use crate::access::Transport;
+use crate::audit::AuditEvent;
 use crate::clock::Moment;
 use crate::mailbox::{ConnId, ConnMessage, GroupBatch, Mailbox, MailboxBatch};
 use crate::quota::Quantity;
 use crate::remote::RemoteInfo;
-use crate::topic::{LineForm, Topic, Topics, WaiterSlot};
+use crate::topic::{LineForm, Topic, WaiterSlot};
 
 /// Rounds of reading and writing in one poll; after them other tasks run.
 const IO_ROUNDS_MAX: usize = 4;
@@ -47,17 +46,14 @@ const ANSWER_BYTES: usize = 80;
 /// An idle connection holds no buffers. Input is read into a buffer of the thread, and only a
 /// partial line is kept. Output consists of slices of the topics' memory.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "independent facts, not states")]
 pub(super) struct Connection {
     pub(super) shared: Arc<Shared>,
     pub(super) id: ConnId,
     pub(super) mailbox: Mailbox,
     pub(super) stream: SocketStream,
     pub(super) session: Session,
-    /// The permissions of the client, and the transport of the clients that it acts for.
-    pub(super) identity: Identity,
-    /// The remote end, and the state of the login.
-    pub(super) login: Box<LoginState>,
+    /// Boxed, because the task of an idle connection must be small.
+    pub(super) client: Box<LineClient>,
     /// Input that is not processed yet: a partial line, or more if `has_backlog`.
     pub(super) input_buffer: Vec<u8>,
     /// `input_buffer` may hold whole lines, because too many answers were pending.
@@ -66,16 +62,11 @@ pub(super) struct Connection {
     pub(super) read_at: Moment,
     /// The topic of the last publish, which saves a lookup.
     pub(super) last_topic: Option<Arc<Topic>>,
-    /// A publish was rejected, or lost after it was accepted, so the broker sends a peer no
-    /// farewell.
-    pub(super) has_lost_publish: bool,
     /// The topic's id and the slot in which the connection waits for an event to become durable.
     durable_waiter: Option<(u64, WaiterSlot)>,
     /// Pending answers. For a peer: the pending confirmations of its lines, which one farewell
     /// reports together.
     pub(super) answers: Answers,
-    /// An upper bound of the bytes in `answers`, reset to 0 when `answers` is empty.
-    pub(super) answer_bytes: usize,
     pub(super) worker: Option<Box<WorkerState>>,
     pub(super) cursors: Option<Box<ConnectionCursors>>,
     pub(super) subscriptions: Subscriptions,
@@ -134,27 +125,25 @@ pub(super) enum IoStatus {
 impl Connection {
     pub(super) fn new(
         shared: Arc<Shared>,
-        AdmittedConnection { conn: id, mailbox, usage }: AdmittedConnection,
+        admitted: AdmittedConnection,
         stream: SocketStream,
         remote: RemoteInfo,
     ) -> Self {
-        let (identity, login) = LoginState::begin(&shared, remote, usage);
+        let (session, mailbox) =
+            ClientSession::begin(Arc::clone(&shared), admitted, Transport::Line, remote);
         Self {
+            id: session.conn(),
             read_at: shared.clock.now(),
-            login,
+            client: Box::new(LineClient::begin(&shared, session)),
             shared,
-            id,
             mailbox,
             stream,
             session: Session::new(),
-            identity,
             input_buffer: Vec::new(),
             has_backlog: false,
             last_topic: None,
-            has_lost_publish: false,
             durable_waiter: None,
             answers: Answers::new(),
-            answer_bytes: 0,
             worker: None,
             cursors: None,
             subscriptions: Subscriptions::default(),
@@ -181,25 +170,17 @@ impl Connection {
         })
     }
 
-    /// Writes an audit record of an action of the client, if the audit is on.
-    pub(super) fn audit(&self, what: AuditEvent<'_>) {
-        self.shared.audit.record(|| (what, self.initiator()));
-    }
-
-    pub(super) fn initiator(&self) -> Initiator {
-        Initiator::identified(self.id.0, &self.login.remote, &self.identity)
-    }
-
     /// Sends the greeting before any input is read. The connection is then subscribed to the
     /// default topic, until its first line shows that it is a client.
     fn send_greeting(&mut self, cx: &mut Context<'_>) {
-        self.audit(AuditEvent::Connected);
-        if let Err(error) = self.shared.assign_usage(&mut self.login.usage, &self.identity) {
+        self.client.session.audit(AuditEvent::Connected);
+        if let Err(error) = self.client.session.count_principal() {
             self.is_peer = false;
             return self.start_closing(CloseReason::Error(error));
         }
         let form = LineForm::Bare { origin: self.id };
-        if let Some(topic) = self.peer_topic() {
+        let name = self.client.session.peer_topic();
+        if let Some(topic) = name.and_then(|name| self.shared.topics.open(name).ok()) {
             let reader = topic.subscribe(None, form, cx.waker().clone());
             self.subscriptions.add(reader, SubscriptionKind::Peer, AttributeFilter::default());
         }
@@ -258,15 +239,14 @@ impl Connection {
 
     /// Reports buffered bytes and subscriptions to the quotas. Fails if a quota is exceeded.
     fn update_usage(&mut self) -> Result<(), ProtocolError> {
-        let Some(usage) = &mut self.login.usage else { return Ok(()) };
-        let staged = self.worker.as_ref().map_or(0, |worker| worker.staged_links.bytes);
-        let buffered =
-            self.input_buffer.len() + self.answer_bytes + self.task_buffer.len() + staged;
-        usage.set(Quantity::Subscriptions, self.subscriptions.len() as u64)?;
+        self.client.session.hold(Quantity::Subscriptions, self.subscriptions.len())?;
         if self.closing.is_some() {
             return Ok(());
         }
-        usage.set(Quantity::BufferedBytes, buffered as u64)
+        let staged = self.worker.as_ref().map_or(0, |worker| worker.staged_links.bytes);
+        let buffered =
+            self.input_buffer.len() + self.answers.bytes() + self.task_buffer.len() + staged;
+        self.client.session.hold(Quantity::BufferedBytes, buffered)
     }
 
     /// Handles messages of groups and of the broker. `waker` is woken by the next message.
@@ -297,11 +277,7 @@ impl Connection {
         self.fill_answers(answers);
         // When a connection ends, its group is notified and releases the tasks to other members.
         if self.closing.is_none() {
-            if self.task_buffer.is_empty() {
-                self.task_buffer = tasks;
-            } else {
-                self.task_buffer.extend_from_slice(&tasks);
-            }
+            append(&mut self.task_buffer, tasks);
         }
     }
 
@@ -323,7 +299,6 @@ impl Connection {
             worker.watch_slot.take_if(|watched| *watched == slot);
             worker.wait_slots.retain(|waited| *waited != slot);
         }
-        self.answer_bytes += lines.len();
         self.answers.fill(slot, lines);
     }
 
@@ -399,29 +374,21 @@ impl Connection {
     fn refill_outbound(&mut self, waker: &Waker) -> bool {
         let mut lines = BytesMut::new();
         while !self.answers.is_empty() {
-            let (topics, lost) = (&self.shared.topics, Cell::new(false));
-            self.answers.drain(durability_lookup(topics, &lost), &mut lines);
-            self.has_lost_publish |= lost.get();
+            let topics = &self.shared.topics;
+            self.answers.drain(|topic, seq| topics.fate(topic, seq), &mut lines);
             if self.session.mode() == SessionMode::Peer {
                 lines.clear();
             }
-            if self.answers.is_empty() {
-                self.answer_bytes = 0;
-            }
             let Some((topic, seq)) = self.answers.blocking_publish() else { break };
-            let topic = topics.by_id(topic);
-            if topic.is_some_and(|topic| self.wait_durable(&topic, seq, waker)) {
+            if self.waits_for_durable(topic, seq, waker) {
                 break;
             }
             // The event became durable after the drain, so no wake-up will come: drain again.
         }
         let join_slot = self.worker.as_ref().and_then(|worker| worker.join_slot);
         let may_send = join_slot.is_none_or(|slot| self.answers.is_drained(slot));
-        let tasks = if may_send { std::mem::take(&mut self.task_buffer) } else { BytesMut::new() };
-        if lines.is_empty() {
-            lines = tasks;
-        } else {
-            lines.extend_from_slice(&tasks);
+        if may_send {
+            append(&mut lines, std::mem::take(&mut self.task_buffer));
         }
         self.outbound.push(lines.freeze());
         let bytes_max = self.shared.limits.deliver_bytes;
@@ -437,11 +404,11 @@ impl Connection {
     }
 
     /// Returns whether the event is not durable yet. If so, `waker` is woken when it is.
-    pub(super) fn wait_durable(&mut self, topic: &Topic, seq: Seq, waker: &Waker) -> bool {
-        let waiter =
-            self.durable_waiter.filter(|(id, _)| *id == topic.id()).map(|(_, waiter)| waiter);
-        let waiter = topic.wait_durable(seq, waiter, waker);
-        self.durable_waiter = waiter.map(|waiter| (topic.id(), waiter));
+    fn waits_for_durable(&mut self, id: u64, seq: Seq, waker: &Waker) -> bool {
+        let Some(topic) = self.shared.topics.by_id(id) else { return false };
+        let waiter = self.durable_waiter.filter(|(other, _)| *other == id);
+        let waiter = topic.wait_durable(seq, waiter.map(|(_, waiter)| waiter), waker);
+        self.durable_waiter = waiter.map(|waiter| (id, waiter));
         waiter.is_some()
     }
 
@@ -453,24 +420,19 @@ impl Connection {
         // not resume for a single line.
         let too_many = if self.has_backlog { pending > max / 2 } else { pending >= max };
         too_many
-            || self.answer_bytes >= self.shared.limits.answer_bytes_max
+            || self.answers.bytes() >= self.shared.limits.answer_bytes_max
             || self.worker.as_ref().is_some_and(|worker| worker.pending_slot.is_some())
-            || self.login.is_rejection_delayed()
-            || (self.login.must_log_in() && !self.answers.is_empty())
-            || self.paused_until().is_some()
-    }
-
-    /// Until when a rate limit pauses reading. The limit is that of the source or of the principal.
-    fn paused_until(&self) -> Option<Moment> {
-        self.login.usage.as_ref().and_then(|usage| usage.paused_until())
+            || self.cursors.as_ref().is_some_and(|cursors| cursors.has_deferred())
+            || self.client.is_rejection_delayed()
+            || (self.client.must_log_in() && !self.answers.is_empty())
+            || self.client.session.paused_until().is_some()
     }
 
     /// Whether reading must pause even after confirmations were merged.
     pub(super) fn should_pause_reading(&mut self) -> bool {
         if self.is_congested() {
-            let (topics, lost) = (&self.shared.topics, Cell::new(false));
-            self.answers.fold(durability_lookup(topics, &lost));
-            self.has_lost_publish |= lost.get();
+            let topics = &self.shared.topics;
+            self.answers.fold(|topic, seq| topics.fate(topic, seq));
         }
         self.is_congested()
     }
@@ -493,8 +455,8 @@ impl Connection {
             self.partial_line_deadline(),
             self.stall_deadline(),
             self.skip_deadline(),
-            self.login.deadline(),
-            self.paused_until(),
+            self.client.deadline(),
+            self.client.session.paused_until(),
         ];
         let Some(deadline) = deadlines.into_iter().flatten().min() else {
             // The timer is not reset, because under load deadlines come and go with every read.
@@ -522,15 +484,16 @@ impl Connection {
         let now = self.shared.clock.now();
         let passed = |deadline: Option<Moment>| deadline.is_some_and(|deadline| deadline <= now);
         if passed(self.closing_deadline()) {
-            return IoStatus::Closed;
+            if !self.end_waits() {
+                return IoStatus::Closed;
+            }
+            self.extend_closing_deadline();
         }
-        if passed(self.login.deadline()) {
+        if passed(self.client.deadline()) {
             self.handle_login_deadline();
         }
-        if passed(self.paused_until())
-            && let Some(usage) = &mut self.login.usage
-        {
-            usage.resume(now);
+        if passed(self.client.session.paused_until()) {
+            self.client.session.end_pause(now);
         }
         if passed(self.partial_line_deadline()) {
             self.start_closing(CloseReason::PartialLineTimeout);
@@ -571,23 +534,21 @@ impl Connection {
     }
 }
 
-/// A lookup of whether an event is durable. Sets `lost` if an event that is looked up was lost.
-fn durability_lookup<'a>(
-    topics: &'a Topics,
-    lost: &'a Cell<bool>,
-) -> impl Fn(u64, Seq) -> (Durability, Seq) + 'a {
-    |topic, seq| {
-        let (durability, end) = topics.fate(topic, seq);
-        lost.set(lost.get() || matches!(durability, Durability::Lost(_)));
-        (durability, end)
+/// Appends bytes, without a copy if there are none before them.
+fn append(lines: &mut BytesMut, more: BytesMut) {
+    if lines.is_empty() {
+        *lines = more;
+    } else {
+        lines.extend_from_slice(&more);
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        tracing::debug!(conn = %self.id, peer = %self.login.remote, "closed");
-        self.audit(AuditEvent::Disconnected { why: self.login.close_reason });
-        self.release_cursors();
+        tracing::debug!(conn = %self.id, peer = %self.client.session.remote(), "closed");
+        let why = self.closing.as_ref().map_or("connection lost", |closing| closing.reason);
+        self.client.session.audit(AuditEvent::Disconnected { why });
+        self.release_cursors(None);
         self.mailbox.discard();
         self.shared.registry.unregister(self.id);
         if let Some(worker) = &self.worker {

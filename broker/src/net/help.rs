@@ -39,5 +39,5 @@ a command is a peer: its lines are events on the topic new-url, and it receives 
   PING, STATS                  the broker's clock; its counters
   QUIT                         close the connection (or type Ctrl-D)
 
-For programs: HELLO, JOIN, LINK, ACK, NACK, TOUCH; see PROTOCOL.md.
+For programs: HELLO, JOIN, LINK, ACK, NACK, TOUCH; see tidings-protocol(7).
 Answers are +OK .. or -ERR <code> <why>; lines of a longer answer begin with +. Try: SUB new-url";

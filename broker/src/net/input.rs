@@ -11,10 +11,9 @@ use tidings_protocol::{
 };
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::closing::CloseReason;
+use super::closing_state::CloseReason;
 use super::connection::{Connection, IoStatus};
 use crate::access::{contains_token, redact_tokens};
-use crate::audit::AuditEvent;
 use crate::stats::CommandCounts;
 use crate::topic::{Topic, dedup_id};
 
@@ -75,12 +74,10 @@ impl Connection {
         let end_of_input = !self.has_backlog && filled == leftover;
         let input = &scratch[..filled];
         let used = self.process_lines(input, end_of_input, cx.waker());
-        if let Some(usage) = &mut self.login.usage {
-            usage.charge((filled - leftover) as u64, self.read_at);
-        }
-        if self.login.must_log_in()
+        self.client.session.charge(filled - leftover, self.read_at);
+        if self.client.must_log_in()
             && !self.has_backlog
-            && filled - used >= self.shared.limits.anonymous_bytes_max
+            && filled - used > self.shared.limits.anonymous_bytes_max
         {
             let text = format!(
                 "before a login a line may have at most {} bytes; send HELLO token=<token> first",
@@ -100,7 +97,7 @@ impl Connection {
     /// How many bytes to read at once, if `leftover` bytes are unprocessed.
     fn read_size(&self, leftover: usize) -> usize {
         let limits = &self.shared.limits;
-        if self.login.must_log_in() {
+        if self.client.must_log_in() {
             return limits.anonymous_bytes_max.saturating_sub(leftover).max(1);
         }
         limits.read_bytes.max(1)
@@ -230,10 +227,12 @@ impl Connection {
                 let limits = &self.shared.clone().limits;
                 self.worker_mut().staged_links.count_refused(limits, task);
             }
-        } else if let Some(held_back) =
-            self.shared.stats.dropped_lines_log.allow(self.shared.clock.now())
+            return;
+        }
+        // A peer receives no errors. The missing farewell tells it that a line is no event.
+        self.answers.publish_refused(error);
+        if let Some(held_back) = self.shared.stats.dropped_lines_log.allow(self.shared.clock.now())
         {
-            // A peer receives no errors, so the log is the only report.
             tracing::warn!(conn = %self.id, %error, held_back, "a peer's line was dropped");
         }
     }
@@ -254,7 +253,7 @@ impl Connection {
                 self.publish(topic, payload, pending);
             }
         }
-        let is_unlimited = self.shared.access.is_unlimited(&self.identity, publishes.topic);
+        let is_unlimited = self.client.session.may_publish_everything(publishes.topic);
         if pending.topic.is_some() && is_unlimited {
             pending.payloads.extend(publishes);
         } else {
@@ -267,7 +266,7 @@ impl Connection {
 
     /// Adds a line of a peer to the pending publishes.
     fn publish_as_peer<'a>(&mut self, payload: &'a str, pending: &mut PendingPublishes<'a>) {
-        let Some(name) = self.shared.access.peer_topic(&self.identity).cloned() else {
+        let Some(name) = self.client.session.peer_topic().cloned() else {
             let text = "anonymous publishing is off; log in with HELLO token=<token>, or type HELP";
             return self.start_closing(CloseReason::Error(ProtocolError::new(
                 Code::Unauthenticated,
@@ -280,16 +279,13 @@ impl Connection {
                         token=<token> as the first line";
             return self.report_dropped_line(&bad_argument(text), b"");
         }
-        if self.identity.is_anonymous() {
-            self.identity = self.shared.access.peer(self.identity.transport());
-        }
+        self.client.session.become_peer();
         self.publish(name.as_str(), payload, pending);
     }
 
     fn publish<'a>(&mut self, name: &str, payload: &'a str, pending: &mut PendingPublishes<'a>) {
-        if let Err(error) = self.shared.access.check_publish(&self.identity, name, payload) {
+        if let Err(error) = self.client.session.authorize_event(name, payload) {
             self.flush_publishes(pending);
-            self.audit(AuditEvent::Denied { topic: Some(name), why: &error.text });
             return self.reject_publishes(&error, 1);
         }
         if pending.topic.as_ref().is_none_or(|topic| topic.name().as_str() != name) {
@@ -316,11 +312,7 @@ impl Connection {
             Some(topic) if topic.name().as_str() == name && !topic.is_deleted() => {
                 Ok(Arc::clone(topic))
             }
-            _ => {
-                let name = TopicName::new(name)?;
-                self.shared.check_topic_creation(self.login.usage.as_deref(), &name)?;
-                self.shared.topics.open_for(&name, self.identity.transport().is_publish_only())
-            }
+            _ => self.client.session.topic_for_publish(&TopicName::new(name)?),
         }
     }
 
@@ -348,14 +340,8 @@ impl Connection {
         };
         match appended {
             Ok(()) => {
-                self.shared.stats.events.add(count as u64);
-                if let Some(usage) = &mut self.login.usage {
-                    usage.count_published(count as u64);
-                }
-                let name = topic.name().as_str();
-                self.shared
-                    .audit
-                    .record_published(name, count as u64, self.id.0, || self.initiator());
+                self.client.session.count_events(count);
+                self.client.session.record_published(topic.name().as_str(), count, None);
                 self.last_topic = Some(topic);
             }
             Err(error) => self.reject_publishes(&error, count),
@@ -367,14 +353,16 @@ impl Connection {
     /// Rejects publishes: a client receives an error for each, and those of a peer are logged.
     fn reject_publishes(&mut self, error: &ProtocolError, count: usize) {
         self.shared.stats.refused_lines.add(count as u64);
-        if self.session.mode() == SessionMode::Client {
-            for _ in 0..count {
+        let is_client = self.session.mode() == SessionMode::Client;
+        for _ in 0..count {
+            self.answers.publish_refused(error);
+            if is_client {
                 self.shared.stats.count_refusal(error.code);
-                self.answers.publish_refused(error);
             }
+        }
+        if is_client {
             return;
         }
-        self.has_lost_publish = true;
         if let Some(held_back) = self.shared.stats.dropped_lines_log.allow(self.shared.clock.now())
         {
             tracing::warn!(conn = %self.id, %error, held_back, "lines of a peer were not stored");

@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tidings_protocol::{Code, ProtocolError};
+use tidings_protocol::ProtocolError;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Shared;
+use super::client_session::AdmittedConnection;
 use super::connection::Connection;
 use super::handshake::handshake;
 use super::stream::SocketStream;
 use crate::access::Transport;
 use crate::audit::{AuditEvent, Initiator};
 use crate::limits::Limits;
-use crate::mailbox::{ConnId, Mailbox};
-use crate::quota::Usage;
+use crate::mailbox::ConnId;
 use crate::remote::{PeerAddr, RemoteInfo};
 use crate::tls::Tls;
 
@@ -110,7 +110,7 @@ pub(crate) fn serve_lines(
 ) {
     let (connections, stopping) = (tasks.clone(), stop.clone());
     spawn_accept_loop(listener, stop, tasks, move |stream: TcpStream, peer| {
-        let admitted = match admit_connection(&shared, peer, Transport::Line) {
+        let admitted = match AdmittedConnection::admit(&shared, peer, Transport::Line) {
             Ok(admitted) => admitted,
             // Before the handshake no error line can be sent.
             Err(_) if shared.tls.is_some() => return,
@@ -137,7 +137,7 @@ pub(crate) fn serve_unix(
 ) {
     let connections = tasks.clone();
     spawn_accept_loop(listener, stop, tasks, move |stream: UnixStream, peer| {
-        let admitted = match admit_connection(&shared, peer, Transport::Line) {
+        let admitted = match AdmittedConnection::admit(&shared, peer, Transport::Line) {
             Ok(admitted) => admitted,
             Err(error) => return reject(stream.into_std(), &error),
         };
@@ -187,46 +187,6 @@ pub(crate) fn run_maintenance(shared: Arc<Shared>, stop: CancellationToken, task
             }
         }
     });
-}
-
-/// A connection that is registered and counted in the quotas.
-#[derive(Debug)]
-pub(super) struct AdmittedConnection {
-    pub(super) conn: ConnId,
-    pub(super) mailbox: Mailbox,
-    /// Its usage of the quotas.
-    pub(super) usage: Usage,
-}
-
-/// Registers a connection. Fails if there are too many, in total or from its source.
-pub(super) fn admit_connection(
-    shared: &Shared,
-    peer: PeerAddr,
-    transport: Transport,
-) -> Result<AdmittedConnection, ProtocolError> {
-    let usage = shared.quotas.begin_connection(peer.network_ip(), shared.clock.now());
-    let admitted = usage.and_then(|usage| {
-        let (conn, mailbox) = shared.registry.register(transport).ok_or_else(|| {
-            let max = shared.limits.connections_max;
-            let text = format!("{max} connections are open, the maximum; try again later");
-            ProtocolError::new(Code::Limit, text)
-        })?;
-        Ok(AdmittedConnection { conn, mailbox, usage })
-    });
-    match &admitted {
-        Ok(AdmittedConnection { conn, .. }) => tracing::debug!(%conn, %peer, "connected"),
-        Err(error) => {
-            shared.stats.rejected_connections.add(1);
-            let why = error.text.as_str();
-            let initiator = || Initiator::unidentified(0, peer, transport.as_str());
-            shared.audit.record(|| (AuditEvent::LimitReached { why }, initiator()));
-            if let Some(held_back) = shared.stats.rejected_connections_log.allow(shared.clock.now())
-            {
-                tracing::warn!(%peer, error = error.text, held_back, "connection rejected");
-            }
-        }
-    }
-    admitted
 }
 
 /// Sends small events at once, and limits the unsent bytes in the kernel, because events for a slow

@@ -8,23 +8,26 @@
 //!                         woken by: socket, mailbox, subscribed topics, next deadline
 //! ```
 
+mod client_session;
 mod closing;
+mod closing_state;
 mod connection;
 mod cursors;
 mod dispatch;
-mod figures;
 mod handshake;
 mod handshake_socket;
 mod help;
 pub(crate) mod http;
 mod input;
+mod line_client;
 mod listener;
 mod login;
+mod metrics;
 mod outbound;
-mod quotas;
 mod registry;
 mod staged_links;
 mod stream;
+mod subscribe;
 mod subscriptions;
 #[cfg(test)]
 mod tests;
@@ -70,7 +73,7 @@ pub(crate) struct Shared {
     registry: ConnectionRegistry,
     stats: Arc<Stats>,
     /// What other parts of the process report.
-    metrics: Vec<Arc<dyn MetricsSource>>,
+    metrics_sources: Vec<Arc<dyn MetricsSource>>,
     pub(crate) access: Access,
     quotas: Quotas,
     pub(crate) audit: Audit,
@@ -106,7 +109,7 @@ pub(crate) struct ConnectionConfig {
     pub(crate) access: AccessConfig,
     pub(crate) quotas: QuotaConfig,
     /// What other parts of the process report.
-    pub(crate) metrics: Vec<Arc<dyn MetricsSource>>,
+    pub(crate) metrics_sources: Vec<Arc<dyn MetricsSource>>,
     /// Logs every received line.
     pub(crate) log_lines: bool,
     pub(crate) unix: Option<PathBuf>,
@@ -133,7 +136,7 @@ impl Shared {
             groups,
             cursors,
             stats: Arc::default(),
-            metrics: config.metrics,
+            metrics_sources: config.metrics_sources,
             access,
             quotas: Quotas::new(&config.quotas),
             audit,
@@ -180,11 +183,13 @@ impl Shared {
     }
 
     /// Replaces all principals. Each connection then renews its identity, or ends.
-    pub(crate) fn replace_principals(&self, principals: Vec<Principal>) {
-        for (name, change) in self.access.replace_principals(principals) {
-            self.audit.record_broker(&AuditEvent::PrincipalChanged { name: &name, change });
+    pub(crate) fn replace_principals(&self, principals: Vec<Principal>) -> bool {
+        let changes = self.access.replace_principals(principals);
+        for &(ref name, change) in &changes {
+            self.audit.record_broker(&AuditEvent::PrincipalChanged { name, change });
         }
         self.registry.renew_all();
+        !changes.is_empty()
     }
 
     /// What the operator has set.

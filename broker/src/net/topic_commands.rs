@@ -4,15 +4,13 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use tidings_log::CheckedFile;
-use tidings_protocol::status::{
-    Answer, ByteSize, CursorStatus, DurationMs, Rate, TopicState, TopicStatus,
-};
+use tidings_protocol::status::{Answer, CursorStatus, Rate, TopicState, TopicStatus};
 use tidings_protocol::{
-    Code, ProtocolError, Seq, Slot, StartAt, TopicAction, TopicCommand, TopicName, bad_argument,
+    Code, ProtocolError, Seq, Settings, Slot, StartAt, TopicAction, TopicCommand, TopicName,
+    TopicSettings, bad_argument,
 };
 
 use super::Shared;
-use crate::catalog::TopicSettings;
 use crate::cursors::CursorId;
 use crate::mailbox::{ConnMessage, Mailbox};
 use crate::topic::{Health, Topic};
@@ -54,6 +52,7 @@ struct RunningCommand<'a> {
 
 impl RunningCommand<'_> {
     fn list(&self, reply: PendingReply) -> Result<(), ProtocolError> {
+        self.manage.refuse_name()?;
         self.manage.allow_only(&[])?;
         let topics = self.shared.topics.list();
         let statuses = topics.iter().map(|topic| topic_status(topic));
@@ -70,18 +69,16 @@ impl RunningCommand<'_> {
 
     fn create(&self, reply: PendingReply) -> Result<(), ProtocolError> {
         let name: TopicName = self.manage.required_name()?.parse()?;
-        let settings = TopicSettings::parse(&self.manage.settings, self.shared.topics.defaults())?;
+        let settings =
+            self.shared.topics.defaults().changed(self.manage.settings.iter().copied())?;
         let text = format!("{name} {settings}");
         self.shared.topics.create(&name, settings, reply.when_done(text)).map(drop)
     }
 
     fn configure(&self, reply: PendingReply) -> Result<(), ProtocolError> {
         let topic = self.topic()?;
-        if self.manage.settings.is_empty() {
-            let text = format!("no setting given; use {}=", TopicSettings::KEYS.join("=, "));
-            return Err(bad_argument(text));
-        }
-        let settings = TopicSettings::parse(&self.manage.settings, topic.settings())?;
+        self.manage.require_setting::<TopicSettings>()?;
+        let settings = topic.settings().changed(self.manage.settings.iter().copied())?;
         let text = format!("{} {settings}", topic.name());
         self.shared.topics.configure(&topic, settings, reply.when_done(text))
     }
@@ -166,7 +163,6 @@ pub(super) fn topic_status(topic: &Topic) -> TopicStatus {
         Health::Full => TopicState::Full,
         Health::Failed => TopicState::SyncFailed,
     };
-    let settings = topic.settings();
     TopicStatus {
         topic: topic.name().to_string(),
         next: show.head,
@@ -176,9 +172,7 @@ pub(super) fn topic_status(topic: &Topic) -> TopicStatus {
         bytes: show.bytes as u64,
         readers: show.readers as u64,
         rate: Rate::per_second(show.per_second),
-        sync: settings.sync.to_string(),
-        retain_bytes: ByteSize(settings.retain_bytes),
-        retain_age: DurationMs(settings.retain_age_ms),
+        settings: topic.settings(),
         durable: show.durable,
         log_bytes: show.log_bytes,
         segments: show.segments as u64,

@@ -6,40 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tidings_protocol::{Code, GroupName, JobName, ProtocolError, TopicName};
+use tidings_protocol::{Code, ProtocolError};
 use tidings_rate_limit::{Rate, TokenBucket};
 
+use super::created::Created;
 use super::over_quota;
 use super::quantity::{LiveQuota, Quantity, Quota};
 use super::usage::Exists;
 use crate::clock::Moment;
-use crate::cursors::CursorId;
 
 /// The part of a minute's new connections that may come at once: one in this number.
 const CONNECT_BURST_DIVISOR: u32 = 4;
 
 /// Microseconds that an account may be ahead of its rate.
 const RATE_BURST_US: u64 = 1_000_000;
-
-/// A thing that remains when the connection that created it ends.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Created {
-    Topic(TopicName),
-    Cursor(CursorId),
-    Group(GroupName),
-    Job(GroupName, JobName),
-}
-
-impl Created {
-    fn quantity(&self) -> Quantity {
-        match self {
-            Self::Topic(_) => Quantity::Topics,
-            Self::Cursor(_) => Quantity::Cursors,
-            Self::Group(_) => Quantity::Groups,
-            Self::Job(..) => Quantity::Jobs,
-        }
-    }
-}
 
 /// What one source or principal uses.
 #[derive(Debug)]

@@ -19,6 +19,7 @@
 //! everything, and the broker's own parts, have none.
 
 mod account;
+mod created;
 mod quantity;
 #[cfg(test)]
 mod tests;
@@ -35,7 +36,7 @@ use tidings_protocol::{Code, ProtocolError, with_defaults};
 use tidings_rate_limit::Source;
 
 use self::account::Account;
-pub(crate) use self::account::Created;
+pub(crate) use self::created::Created;
 use self::quantity::LiveQuota;
 pub use self::quantity::{Quantity, Quota};
 pub(crate) use self::usage::{ConnectionUsage, Exists};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tidings_protocol::{GroupName, ProtocolError};
 
 use super::Usage;
-use super::account::{Account, Created};
+use super::account::Account;
+use super::created::Created;
 use super::quantity::Quantity;
 use crate::clock::Moment;
 

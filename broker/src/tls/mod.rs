@@ -46,6 +46,10 @@ pub(crate) const ENCRYPT_BYTES_MIN: usize = 16 << 10;
 /// that does not read (`Limits::unsent_bytes`).
 pub(crate) const ENCRYPT_BYTES_MAX: usize = (128 << 10) - 512;
 
+/// What to do about a certificate of an earlier version.
+const OLD_CERTIFICATE: &str = "the certificate is X.509 version 1, and version 3 is needed; sign it again with extensions, such \
+     as openssl x509 -req .. -extfile FILE";
+
 /// The files of keys and certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
@@ -147,6 +151,13 @@ struct ListenerConfigs {
     http: Arc<ServerConfig>,
     /// When the broker's certificate expires, in seconds since 1970.
     not_after_unix_s: Option<u64>,
+}
+
+impl TlsConfig {
+    /// Whether the files can be used. The error is the first mistake found.
+    pub fn check(&self) -> Result<(), TlsError> {
+        load(self).map(drop)
+    }
 }
 
 impl Tls {
@@ -275,7 +286,10 @@ fn certified_key(
             TlsError::Mismatch { key: key.clone(), cert: cert.clone(), hint }
         }
         rustls::Error::InvalidCertificate(error) => {
-            TlsError::Unusable { path: cert.clone(), reason: error.to_string() }
+            let error = error.to_string();
+            let is_old = error.contains("UnsupportedCertVersion");
+            let reason = if is_old { OLD_CERTIFICATE.to_owned() } else { error };
+            TlsError::Unusable { path: cert.clone(), reason }
         }
         error => TlsError::Unusable { path: key.clone(), reason: error.to_string() },
     })

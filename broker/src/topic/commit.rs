@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use tidings_log::{CommitLog, LogError, Retention};
-use tidings_protocol::{Code, ProtocolError, Seq};
+use tidings_protocol::{Code, ProtocolError, Seq, Sync};
 
 use super::tail::Tail;
 use super::watermarks::Health;
 use super::{RESERVED_IN_MEMORY, Topic};
-use crate::catalog::{CatalogRecord, Sync};
+use crate::catalog::CatalogRecord;
 
 /// Maximum bytes of one commit, so that confirmations arrive regularly.
 const COMMIT_BYTES: usize = 1 << 20;
@@ -28,7 +28,12 @@ impl Topic {
         let reserved = move |result: Result<(), ProtocolError>| {
             let mut tail = topic.tail.lock();
             match result {
-                Ok(()) => tail.set_reserved(below),
+                Ok(()) => {
+                    if tail.watermarks.health == Health::Full {
+                        topic.log_room();
+                    }
+                    tail.set_reserved(below);
+                }
                 Err(error) => topic.handle_reserve_error(&mut tail, &error),
             }
             topic.publish_watermarks(tail);
@@ -61,8 +66,17 @@ impl Topic {
     fn handle_log_error(&self, tail: &mut Tail, error: &LogError) {
         let health = if matches!(error, LogError::Full) { Health::Full } else { Health::Failed };
         let (topic, from) = (&self.name, tail.durable());
-        tracing::error!(%topic, %from, %error, "events from this seq on could not be written; further events are rejected");
+        if health == Health::Full {
+            tracing::error!(%topic, %from, "the disk is full: events from this seq on are rejected until there is room");
+        } else {
+            tracing::error!(%topic, %from, %error, "events from this seq on could not be written; further events are rejected");
+        }
         tail.mark_lost(health);
+    }
+
+    /// Logs the end of what the log has an error about, at a level that is logged by default.
+    fn log_room(&self) {
+        tracing::warn!(topic = %self.name, "the disk has room again; events are accepted");
     }
 
     /// Periodic maintenance: due syncs, retention, and whether a full disk has room again.
@@ -73,7 +87,7 @@ impl Topic {
             let tail = &mut *self.tail.lock();
             if has_room && tail.watermarks.health == Health::Full {
                 tail.watermarks.health = Health::Good;
-                tracing::info!(topic = %self.name, "the disk has room again; events are accepted");
+                self.log_room();
             }
             tail.watermarks.sync_due |= tail.watermarks.has_unsynced;
             self.claim_commit(tail)
@@ -140,7 +154,10 @@ impl Topic {
         }
     }
 
+    /// Removes the files of a deleted topic.
     pub(super) fn clear(&self) -> Result<(), ProtocolError> {
+        // A commit that runs may still write; a later one finds that the topic is deleted.
+        let _ended = self.committing.lock();
         let cleared = self.log.as_ref().map_or(Ok(()), |log| log.clear());
         cleared.map_err(|error| ProtocolError::new(Code::Internal, error.to_string()))
     }
@@ -149,11 +166,12 @@ impl Topic {
 impl CommitLog for Topic {
     fn commit(self: Arc<Self>) -> Option<usize> {
         let log = self.log.as_ref()?;
+        let _running = self.committing.lock();
         let always = self.settings().sync == Sync::Always;
         let (pieces, next, reserve, sync, unsynced) = {
             let tail = &mut *self.tail.lock();
             let head = tail.head;
-            if !tail.watermarks.has_work(head) {
+            if self.is_deleted() || !tail.watermarks.has_work(head) {
                 tail.watermarks.is_queued = false;
                 return None;
             }

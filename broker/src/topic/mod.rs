@@ -42,7 +42,7 @@ use parking_lot::Mutex;
 pub(crate) use tidings_concurrent::WaiterSlot;
 use tidings_concurrent::{Mark, MutexGuard, Watermarked};
 use tidings_log::{LogBounds, NewestEvents, RESERVED_MAX, TopicLog};
-use tidings_protocol::{Code, Durability, ProtocolError, Seq, StartAt, TopicName};
+use tidings_protocol::{Code, Durability, ProtocolError, Seq, StartAt, TopicName, TopicSettings};
 use tokio::sync::Notify;
 
 pub(crate) use self::batch::count_lines;
@@ -56,7 +56,6 @@ use self::tail::Tail;
 pub use self::topics::Topics;
 use self::topics::TopicsShared;
 pub use self::watermarks::Health;
-use crate::catalog::TopicSettings;
 use crate::mailbox::ConnId;
 
 /// Seqs that a topic without a log reserves at once. Each reservation costs a sync of the catalog.
@@ -80,6 +79,8 @@ pub struct Topic {
     /// The watermarks can be read without the lock.
     tail: Watermarked<Tail>,
     log: Option<Arc<dyn TopicLog>>,
+    /// Held during a commit, so that [`clear`](Self::clear) waits for it.
+    committing: Mutex<()>,
     shared: Arc<TopicsShared>,
 }
 
@@ -425,7 +426,7 @@ impl Topic {
         self.shared.cold().map(|cold| cold.request(log, from, kind, waker))
     }
 
-    /// Returns figures for operators.
+    /// Returns metrics for operators.
     pub fn stats(&self) -> TopicStats {
         // Locked first: what the tail evicts is in the log by then.
         let tail = self.tail.lock();
@@ -435,6 +436,7 @@ impl Topic {
         // After a crash, the seqs up to the first new event are empty, too.
         let skipped = |log: &LogBounds| in_memory.0.saturating_sub(log.end.0);
         let empty = bounds.map_or(0, |log| log.empty.saturating_add(skipped(&log)));
+        let empty = empty.saturating_add(tail.lost_from(bounds.map_or(Seq(0), |log| log.end)));
         TopicStats {
             head,
             durable: tail.durable().min(head),
@@ -474,7 +476,7 @@ pub(crate) fn payloads<'a>(
     })
 }
 
-/// Figures of a topic, for operators.
+/// Metrics of a topic, for operators.
 #[derive(Debug, Clone, Copy)]
 pub struct TopicStats {
     /// The next seq to assign.

@@ -308,9 +308,11 @@ impl Reader {
                 LogRead::Lag(from, Seq(in_memory.0 - 1))
             }
         };
+        // Retention may have removed files whose events are still in memory.
+        let after = |to: Seq| Seq(to.0 + 1).min(self.topic.tail.lock().first_kept());
         match found {
-            LogRead::Lag(_, to) => Some(Fetched::Lag(self.skip_to(Seq(to.0 + 1)))),
-            LogRead::Gap(_, to) => Some(Fetched::Gap(self.skip_to(Seq(to.0 + 1)))),
+            LogRead::Lag(_, to) => Some(Fetched::Lag(self.skip_to(after(to)))),
+            LogRead::Gap(_, to) => Some(Fetched::Gap(self.skip_to(after(to)))),
             LogRead::Skip(to) => {
                 self.cursor = to;
                 None

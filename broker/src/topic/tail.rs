@@ -279,6 +279,16 @@ impl Tail {
         self.uncommitted_bytes = 0;
     }
 
+    /// Counts the lost seqs from `end` on that are in memory.
+    pub(super) fn lost_from(&self, end: Seq) -> u64 {
+        if !self.watermarks.has_lost() {
+            return 0;
+        }
+        let start = self.batches.partition_point(|batch| batch.end() <= end);
+        let lost = self.batches.range(start..).filter(|batch| batch.lost);
+        lost.map(|batch| batch.end().0 - batch.first.max(end).0).sum()
+    }
+
     /// Evicts the oldest batches until at most `bytes_max` are allocated or one batch is left.
     pub(super) fn shrink_to(&mut self, bytes_max: usize) {
         while self.bytes() > bytes_max && self.batches.len() > 1 && self.evict().is_some() {}

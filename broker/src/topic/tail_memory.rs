@@ -93,7 +93,7 @@ impl TailMemory {
     }
 }
 
-/// Replaces a topic's figure and updates the sum. Returns whether the figure has grown.
+/// Replaces a topic's metric and updates the sum. Returns whether the metric has grown.
 fn update_sum(sum: &AtomicUsize, of_topic: &AtomicUsize, new: usize) -> bool {
     let before = of_topic.swap(new, Ordering::Relaxed);
     if new >= before {

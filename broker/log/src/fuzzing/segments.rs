@@ -7,7 +7,7 @@ use tidings_protocol::Seq;
 
 use crate::clean_stop::StopSlot;
 use crate::disk::Disk;
-use crate::format::{BatchHeader, BatchHome, SegmentHeader, VERSION, VERSION_1};
+use crate::format::{BatchHeader, BatchHome, SegmentHeader};
 use crate::fuzzing::Choices;
 use crate::segments::{Recovered, SegmentLog, SegmentOptions};
 use crate::simulation::SimulatedDisk;
@@ -180,7 +180,6 @@ fn crafted(choices: &mut Choices<'_>) {
     for _ in 0..=choices.byte() % 3 {
         let base = choices.number();
         let header = SegmentHeader {
-            version: if choices.byte() < 0xF0 { VERSION } else { VERSION_1 },
             topic: if choices.byte() < 0xF0 { "t" } else { "u" }
                 .parse()
                 .expect("the name is valid"),
@@ -232,7 +231,7 @@ fn batch(choices: &mut Choices<'_>, home: BatchHome, bytes: &mut Vec<u8>) {
     };
     let knows_its_place = flags & 8 == 0;
     let at = bytes.len() as u64;
-    bytes.extend(if knows_its_place { header.encode_at(home, at) } else { header.encode() });
+    bytes.extend(header.encode_at(home, if knows_its_place { at } else { at + 1 }));
     bytes.extend(&payload);
     bytes.resize(bytes.len() + usize::from(flags >> 6) * 40, 0);
 }

@@ -10,7 +10,7 @@ use tidings_protocol::{Seq, TopicName};
 
 use super::{InvalidRecord, JournalContents};
 use crate::format::{
-    BATCH_HEADER, BATCH_MAGIC_1, BatchHeader, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION_1,
+    BATCH_HEADER, BATCH_MAGIC, BatchHeader, BatchHome, FormatError, SEGMENT_HEADER, SegmentHeader,
 };
 
 /// A batch is closed at this payload size.
@@ -21,11 +21,17 @@ const NAME: &str = "catalog";
 
 /// Appends the header of a file that begins with the record `base`.
 pub(super) fn encode_header(base: Seq, unix_ms: i64, out: &mut Vec<u8>) {
-    let topic = TopicName::new(NAME).expect("the name is valid");
-    let version = VERSION_1;
-    let header =
-        SegmentHeader { version, topic, base, previous_end: base, reserved: base, unix_ms };
+    let header = SegmentHeader { topic: name(), base, previous_end: base, reserved: base, unix_ms };
     out.extend_from_slice(&header.encode());
+}
+
+fn name() -> TopicName {
+    TopicName::new(NAME).expect("the name is valid")
+}
+
+/// The address of all batches. The offset is left out.
+fn home() -> BatchHome {
+    BatchHome::new(&name(), Seq(0))
 }
 
 /// Appends records as batches, beginning with the seq `first`, and returns the seq after the last
@@ -37,6 +43,7 @@ pub(super) fn encode(
     unix_ms: i64,
     out: &mut Vec<u8>,
 ) -> Seq {
+    let home = home();
     let mut encode_batch = |first: Seq, count, lines: &str| {
         let header = BatchHeader {
             first,
@@ -49,7 +56,7 @@ pub(super) fn encode(
             crc: crc32c::crc32c(lines.as_bytes()),
             ..BatchHeader::default()
         };
-        out.extend_from_slice(&header.encode());
+        out.extend_from_slice(&header.encode_at(home, 0));
         out.extend_from_slice(lines.as_bytes());
         header.end()
     };
@@ -90,6 +97,7 @@ pub(super) fn replay(
 ) -> Result<Replayed, FormatError> {
     let mut replay = Replay {
         bytes,
+        home: home(),
         contents,
         found: Replayed {
             next: None,
@@ -99,9 +107,6 @@ pub(super) fn replay(
         },
     };
     match SegmentHeader::decode(bytes) {
-        Ok(header) if header.version != VERSION_1 => {
-            return Err(FormatError::Version(header.version));
-        }
         Ok(header) if header.topic.as_str() == NAME => replay.found.next = Some(header.base),
         Ok(header) => {
             replay.damage(format!("it is not the catalog, but a file of topic {}", header.topic));
@@ -115,6 +120,7 @@ pub(super) fn replay(
 
 struct Replay<'a> {
     bytes: &'a [u8],
+    home: BatchHome,
     contents: &'a mut dyn JournalContents,
     found: Replayed,
 }
@@ -178,7 +184,7 @@ impl<'a> Replay<'a> {
     /// The batch at `at`, if its header and payload are valid.
     fn batch_at(&self, at: usize) -> Result<Option<Batch<'a>>, FormatError> {
         let bytes = self.bytes.get(at..).unwrap_or_default();
-        let header = match BatchHeader::decode(bytes) {
+        let header = match BatchHeader::decode_at(bytes, self.home, 0) {
             Ok(header) => header,
             Err(error @ FormatError::Version(_)) => return Err(error),
             Err(_) => return Ok(None),
@@ -194,7 +200,7 @@ impl<'a> Replay<'a> {
 
     /// The next batch from `at` on, and its offset.
     fn search(&self, at: usize) -> Result<Option<(usize, Batch<'a>)>, FormatError> {
-        for found in memmem::find_iter(self.bytes.get(at..).unwrap_or_default(), BATCH_MAGIC_1) {
+        for found in memmem::find_iter(self.bytes.get(at..).unwrap_or_default(), BATCH_MAGIC) {
             if let Some(batch) = self.batch_at(at + found)? {
                 return Ok(Some((at + found, batch)));
             }
@@ -257,7 +263,7 @@ mod tests {
     fn a_batch_is_closed_when_it_is_long() {
         let record = "set a 5".to_owned();
         let (bytes, _) = file(&[vec![record; 10_000]]);
-        let batches = memmem::find_iter(&bytes, BATCH_MAGIC_1).count();
+        let batches = memmem::find_iter(&bytes, BATCH_MAGIC).count();
         assert!(batches > 1, "{batches} for {} bytes", bytes.len());
         let (found, _) = read(&bytes).unwrap();
         assert_eq!((found.next, found.end, found.damaged), (Some(Seq(10_040)), bytes.len(), false));
@@ -278,9 +284,9 @@ mod tests {
         // The same number of bytes, with a verb that a newer version might have.
         let at = ends[0] + BATCH_HEADER;
         bytes[at..at + 3].copy_from_slice(b"put");
-        let mut header = BatchHeader::decode(&bytes[ends[0]..]).unwrap();
+        let mut header = BatchHeader::decode_at(&bytes[ends[0]..], home(), 0).unwrap();
         header.crc = crc32c::crc32c(&bytes[at..]);
-        bytes[ends[0]..at].copy_from_slice(&header.encode());
+        bytes[ends[0]..at].copy_from_slice(&header.encode_at(home(), 0));
         let (found, _) = damaged(&bytes, "not a valid record");
         assert_eq!((found.next, found.end), (Some(Seq(41)), bytes.len()));
     }

@@ -10,9 +10,8 @@
 //! - **The end is lost**: at the last orderly stop the log was longer, so no
 //!   crash has torn it. The file stays as it is, and the next events go to a new file.
 //! - **A whole batch lies in the wrong place**: its checksum is for another
-//!   [address](crate::format), so it is ignored. In files of version 1 it would be valid. There, a
-//!   batch with seqs of a newer file, or beyond what had been synced, is skipped, and its header is
-//!   not trusted.
+//!   [address](crate::format), so it is ignored. One of earlier data at this address, with seqs of a
+//!   newer file or beyond what had been synced, is skipped, and its header is not trusted.
 //! - **Nothing in the file can be read**: the file is renamed, and seqs continue far after any that
 //!   it may have held. An unreadable file is never treated as an empty one.
 //!
@@ -39,7 +38,7 @@ use super::segment_walk::{BatchLocation, WalkStep, is_whole, payload};
 use crate::clean_stop::LogEnd;
 use crate::disk::{DiskFile, create_synced, is_full, with_path};
 use crate::format::{
-    BATCH_HEADER, BatchHeader, BatchHome, FormatError, SEGMENT_HEADER, SegmentHeader, VERSION,
+    BATCH_HEADER, BatchHeader, BatchHome, FormatError, SEGMENT_HEADER, SegmentHeader,
 };
 use crate::topic_log::RESERVED_MAX;
 
@@ -197,8 +196,8 @@ impl Recovery {
             self.add(&segment, header);
             return Ok(());
         }
-        // Nothing is appended to a file of an earlier version, or with a damaged header.
-        let is_ours = header.as_ref().is_some_and(|header| header.version == VERSION);
+        // Nothing is appended to a file with a damaged header.
+        let has_header = header.is_some();
         let survey = segment.survey()?;
         let header = match (header, survey.first) {
             (Some(header), _) => header,
@@ -229,7 +228,7 @@ impl Recovery {
         added.empty = scan.empty;
         if is_last {
             added.bytes = scan.end;
-            if is_ours && !scan.damaged {
+            if has_header && !scan.damaged {
                 let SegmentFile { file, home, .. } = segment;
                 let (offset, allocated, index) = (scan.end, file.len()?, scan.index);
                 self.writer.active = Some(ActiveSegment { file, home, offset, allocated, index });
@@ -327,7 +326,6 @@ impl Recovery {
     fn infer(&self, base: Seq, first: &BatchLocation) -> SegmentHeader {
         let is_first = first.offset == SEGMENT_HEADER as u64;
         SegmentHeader {
-            version: VERSION,
             topic: self.options.topic.clone(),
             base,
             // In doubt, report missing events rather than none.

@@ -13,7 +13,7 @@ use super::log_reader;
 use super::segment_index::SegmentIndex;
 use crate::clean_stop::{LogEnd, StopSlot};
 use crate::disk::{Disk, DiskFile, DiskSpace, is_full};
-use crate::format::{BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER, SegmentHeader, VERSION};
+use crate::format::{BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER, SegmentHeader};
 use crate::topic_log::{
     CheckedFile, LogBounds, LogError, LogPiece, LogRead, NewestEvents, ReadPosition, Retention,
     SyncedMarks, TopicLog,
@@ -167,8 +167,7 @@ impl SegmentLog {
         let previous_end = self.shared.lock().end;
         let reserved = reserve.max(writer.reserved);
         let topic = self.options.topic.clone();
-        let version = VERSION;
-        let header = SegmentHeader { version, topic, base, previous_end, reserved, unix_ms };
+        let header = SegmentHeader { topic, base, previous_end, reserved, unix_ms };
         let (temporary, path) = (self.path("new.tmp"), self.path(&file_name(base)));
         let file = self.options.disk.create(&temporary)?;
         let bytes = SEGMENT_HEADER as u64;

@@ -8,7 +8,7 @@ use std::io;
 use memchr::memmem;
 
 use crate::disk::DiskFile;
-use crate::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, BatchHome, FormatError};
+use crate::format::{BATCH_HEADER, BATCH_MAGIC, BatchHeader, BatchHome, FormatError};
 
 /// Bytes that are read at once.
 const WINDOW: usize = 64 << 10;
@@ -76,18 +76,21 @@ impl<'a> SegmentWalk<'a> {
             if bytes.is_empty() {
                 break;
             }
-            zeros &= bytes.iter().all(|byte| *byte == 0);
-            let searched = bytes.len();
-            let candidates: Vec<u64> =
-                memmem::find_iter(bytes, ANY_BATCH_MAGIC).map(|found| at + found as u64).collect();
-            for candidate in candidates.into_iter().filter(|found| *found > offset) {
+            let (searched, is_zero) = (bytes.len(), is_zero(bytes));
+            zeros &= is_zero;
+            let mut candidates = Vec::new();
+            if !is_zero {
+                let found = memmem::find_iter(bytes, BATCH_MAGIC).map(|found| at + found as u64);
+                candidates.extend(found.filter(|found| *found > offset));
+            }
+            for candidate in candidates {
                 if let Some(next) = self.batch_at(candidate)? {
                     self.offset = next.offset;
                     return Ok(WalkStep::Bad { offset, next });
                 }
             }
             // The magic may cross the border between two windows.
-            let overlap = ANY_BATCH_MAGIC.len() - 1;
+            let overlap = BATCH_MAGIC.len() - 1;
             if at + searched as u64 >= length || searched <= overlap {
                 break;
             }
@@ -131,6 +134,13 @@ impl<'a> SegmentWalk<'a> {
             usize::try_from(offset - self.window_at).expect("the offset lies in the window");
         Ok(&self.window[start.min(self.window.len())..])
     }
+}
+
+/// Reports whether all bytes are zero. The unused room of a segment is scanned at each start, so
+/// this compares the bytes with those before them, as fast as memory is compared.
+fn is_zero(bytes: &[u8]) -> bool {
+    let Some((first, rest)) = bytes.split_first() else { return true };
+    *first == 0 && *rest == bytes[..rest.len()]
 }
 
 /// Whether the payload of a batch matches its checksum.

@@ -61,7 +61,6 @@ mod tests {
 
     use super::*;
     use crate::disk::FileSystem;
-    use crate::format::VERSION;
 
     fn look(dir: &Path, name: &str) -> io::Result<DirectoryOwner> {
         directory_owner(&FileSystem, &dir.join(name), &name.parse().unwrap())
@@ -70,9 +69,7 @@ mod tests {
     /// The header of a segment of this group.
     fn segment(group: &str, base: u64) -> Vec<u8> {
         let (topic, base, previous_end) = (group.parse().unwrap(), Seq(base), Seq(base));
-        let version = VERSION;
-        let header =
-            SegmentHeader { version, topic, base, previous_end, reserved: base, unix_ms: 0 };
+        let header = SegmentHeader { topic, base, previous_end, reserved: base, unix_ms: 0 };
         header.encode().to_vec()
     }
 

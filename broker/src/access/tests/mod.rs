@@ -80,6 +80,32 @@ fn all_rows() -> impl Iterator<Item = (Verb, &'static Row)> {
     Verb::ALL.into_iter().flat_map(|verb| rows(verb).iter().map(move |row| (verb, row)))
 }
 
+#[test]
+fn the_protocol_names_the_permission_of_each_command() {
+    let page = include_str!("../../../../docs/protocol/index.md");
+    let (_, table) = page.split_once("| command | permission |\n|---|---|\n").unwrap();
+    let quoted = |cell: &'static str| cell.split('`').skip(1).step_by(2);
+    let rows = table.lines().map_while(|line| line.split_once(" | "));
+    let listed: BTreeMap<_, _> = rows
+        .flat_map(|(commands, needs)| quoted(commands).map(move |command| (command, needs)))
+        .collect();
+    // Without the name.
+    let kind = |permission: &'static str| permission.split(':').next().unwrap();
+    let mut known = std::collections::BTreeSet::new();
+    for (_, Row(line, needs)) in all_rows() {
+        let words: Vec<_> = line.split(' ').take(2).collect();
+        let command = words.join(" ");
+        // The first row of a command has no option that needs another permission. `GROUP dead` is
+        // no command, and needs the permission that it had.
+        if command == "GROUP dead" || !known.insert(command.clone()) {
+            continue;
+        }
+        let cell = listed.get(&*command).or(listed.get(words[0])).expect(line);
+        let needed = needs.split(' ').next().unwrap().split('|').filter(|need| !need.is_empty());
+        assert!(quoted(cell).map(kind).eq(needed.map(kind)), "{line}: {cell}");
+    }
+}
+
 // PROTOCOL: S16
 #[test]
 fn without_principals_every_client_may_do_everything() {

@@ -91,7 +91,7 @@ impl GroupActor {
     /// Reads the topics in the settings, each from the group's position, and stops reading all
     /// others.
     pub(super) fn follow_topics(&mut self) -> Result<(), ProtocolError> {
-        let wanted = self.group.config().topics.clone();
+        let wanted = self.group.config().settings.topics.clone();
         self.readers.retain(|name, _| wanted.contains(name));
         for name in wanted {
             if self.readers.contains_key(&name) {

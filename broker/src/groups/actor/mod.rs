@@ -5,7 +5,7 @@
 mod deletion;
 mod failure;
 mod feeding_topics;
-mod figures;
+mod metrics;
 mod notices;
 mod output_queue;
 mod snapshots;
@@ -24,7 +24,7 @@ use tidings_queue::{Group, GroupQuery, Input, JobOperation, Output, Requester, T
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use self::figures::FiguresSchedule;
+use self::metrics::MetricsSchedule;
 use self::output_queue::{OutputQueue, Parcel, QueuedEvent};
 use self::unanswered_commands::UnansweredCommands;
 use super::job_names::{JobNames, JobStatus};
@@ -65,7 +65,7 @@ pub(super) struct GroupActor {
     /// Connections of the member that runs in the broker's own process.
     local_conns: BTreeSet<ConnId>,
     watchers: Watchers,
-    figures: FiguresSchedule,
+    metrics: MetricsSchedule,
     commands: UnansweredCommands,
     /// Whether the settings were recorded since the topics were opened.
     is_configured: bool,
@@ -122,7 +122,7 @@ impl GroupActor {
             members: HashMap::new(),
             local_conns: BTreeSet::new(),
             watchers: Watchers::default(),
-            figures: FiguresSchedule::default(),
+            metrics: MetricsSchedule::default(),
             commands: UnansweredCommands::default(),
             is_configured: false,
             outgoing: OutputQueue::default(),
@@ -230,7 +230,7 @@ impl GroupActor {
             if self.failure.is_some() {
                 return;
             }
-            self.publish_figures();
+            self.publish_metrics();
             if more_messages || more_events || more_snapshot {
                 tokio::task::yield_now().await;
                 if stop.is_cancelled() {
@@ -277,8 +277,8 @@ impl GroupActor {
                 let look =
                     self.group.has_wall_clock_dues().then(|| self.clock.now() + WALL_CLOCK_POLL_MS);
                 let outcomes = self.outgoing.next_outcomes(self.clock.now());
-                let (figures, watchers) = (self.figures.deadline(), self.watchers.next_poll());
-                let others = [self.announce_at, outcomes, look, watchers, figures];
+                let (metrics, watchers) = (self.metrics.deadline(), self.watchers.next_poll());
+                let others = [self.announce_at, outcomes, look, watchers, metrics];
                 due.into_iter().chain(others.into_iter().flatten()).min()
             }
             Health::Full => Some(self.retry_at),
@@ -296,7 +296,7 @@ impl GroupActor {
             Health::Good => {}
             Health::Full => {
                 let now = self.clock.now();
-                self.figures.is_stale = true;
+                self.metrics.is_stale = true;
                 if !std::mem::replace(&mut self.is_stalled, true) || self.retry_at <= now {
                     self.retry_at = now + RETRY_MS;
                     self.log.retry();
@@ -403,7 +403,7 @@ impl GroupActor {
             GroupMessage::Replies(inputs, mailbox) => self.handle_all(inputs, &mailbox),
             GroupMessage::Manage(input, mailbox) | GroupMessage::Wait(input, mailbox) => {
                 if matches!(input, Input::Query { query: GroupQuery::Group, .. }) {
-                    self.publish_figures_now();
+                    self.publish_metrics_now();
                 }
                 self.handle(input, Some(&mailbox));
             }
@@ -481,7 +481,7 @@ impl GroupActor {
     /// Handles all outputs of the state machine.
     fn drain_outputs(&mut self) {
         self.watchers.changed();
-        self.figures.is_stale = true;
+        self.metrics.is_stale = true;
         while let Some(output) = self.group.poll() {
             match output {
                 Output::Record(record) => {

@@ -11,11 +11,10 @@ use std::path::Path;
 use std::task::{Poll, Waker};
 
 use tidings_log::{DiskFaults, SegmentStore, SimulatedDisk};
-use tidings_protocol::{Answers, Command, field_number};
+use tidings_protocol::{Answers, Command, Sync, TopicSettings, field_number};
 
 use super::*;
 use crate::TEST_LIMIT;
-use crate::catalog::{Sync, TopicSettings};
 use crate::limits::Limits;
 use crate::mailbox::{GroupBatch, Mailbox};
 use crate::net::completes_within;
@@ -132,7 +131,7 @@ impl Client {
     /// Sends a command that is answered later.
     fn say(&mut self, line: &str) {
         let (slot, command) = (self.slots.reserve(), Command::parse(line).unwrap());
-        let Command::Join { group, credit, render } = command else {
+        let Command::Join { group, credit, render, .. } = command else {
             let request = GroupRequest::of(&command).unwrap();
             return self.groups.manage(&self.caller, slot, request).unwrap();
         };

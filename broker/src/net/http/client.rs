@@ -1,27 +1,31 @@
-//! The client of an HTTP connection: its identity, its quota usage, and commands that it runs. For
-//! topics and groups it is a connection like any other.
+//! The client of an HTTP connection: its session, and the commands that it runs. For topics and
+//! groups it is a connection like any other.
 
 use std::future::poll_fn;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tidings_protocol::status::Answer;
-use tidings_protocol::{Code, Command, ProtocolError, Slot, TopicName};
+use tidings_protocol::{Code, Command, ProtocolError, Slot};
+use tokio_util::sync::CancellationToken;
 
-use super::super::{Shared, login, topic_commands};
+use super::super::{Shared, topic_commands};
 use super::error::{ErrorResponse, HttpResult};
 use super::with_timeout;
 use crate::access::{Action, Identity, Transport};
-use crate::audit::{AuditEvent, Initiator};
+use crate::audit::AuditEvent;
 use crate::groups::{Caller, GroupRequest};
 use crate::mailbox::{ConnId, ConnMessage, Mailbox};
-use crate::net::listener::AdmittedConnection;
-use crate::quota::{Quantity, Usage};
-use crate::remote::{PeerAddr, RemoteInfo};
+#[cfg(test)]
+use crate::net::client_session::AdmittedConnection;
+use crate::net::client_session::ClientSession;
+#[cfg(test)]
+use crate::remote::RemoteInfo;
 
 /// The client of an HTTP connection. Its requests are handled one at a time.
 #[derive(Debug)]
@@ -30,63 +34,48 @@ pub(super) struct ConnectedClient {
     /// Number of the connection, which is the origin of the events that it publishes.
     pub(super) conn: ConnId,
     mailbox: Mailbox,
-    pub(super) remote: RemoteInfo,
     /// Time limit for the reply to a command.
     command_timeout: Duration,
     next_slot: AtomicU64,
-    /// Identity of the client in the current request.
-    identity: Mutex<Identity>,
+    session: Mutex<ClientSession>,
     /// The sender of an earlier request was verified without a token, for example by a signature.
     is_verified: AtomicBool,
-    /// What the connection uses of its client's quota.
-    usage: Mutex<Usage>,
 }
 
 impl ConnectedClient {
     pub(super) fn new(
         shared: Arc<Shared>,
-        AdmittedConnection { conn, mailbox, usage }: AdmittedConnection,
-        remote: RemoteInfo,
+        (session, mailbox): (ClientSession, Mailbox),
         command_timeout: Duration,
     ) -> Self {
         Self {
-            identity: Mutex::new(login::identity_of(&shared.access, Transport::Http, &remote)),
             shared,
-            conn,
+            conn: session.conn(),
             mailbox,
-            remote,
             command_timeout,
             next_slot: AtomicU64::new(0),
+            session: Mutex::new(session),
             is_verified: AtomicBool::new(false),
-            usage: Mutex::new(usage),
         }
     }
 
-    /// The broker itself as a client. It has no connection, so it is neither counted nor limited.
+    /// The broker itself as a client.
     pub(super) fn internal(shared: Arc<Shared>, command_timeout: Duration) -> Self {
-        let (conn, mailbox) = shared.registry.internal();
-        let admitted = AdmittedConnection { conn, mailbox, usage: None };
-        let remote = RemoteInfo::unencrypted(PeerAddr::Tcp((Ipv4Addr::LOCALHOST, 0).into()));
-        let identity = shared.access.internal(Transport::Http);
-        let client = Self::new(shared, admitted, remote, command_timeout);
-        *client.identity.lock() = identity;
-        client
+        let session = ClientSession::internal(Arc::clone(&shared), Transport::Http);
+        Self::new(shared, session, command_timeout)
     }
 
-    /// Sets the identity of the client for the request that begins. Fails with [`Code::Limit`] if
-    /// its principal has reached a quota.
-    pub(super) fn set_identity(&self, identity: Identity) -> Result<(), ProtocolError> {
-        self.shared.assign_usage(&mut self.usage.lock(), &identity)?;
-        let is_anonymous = identity.is_anonymous();
-        let has_changed = self.identity.lock().name() != identity.name();
-        *self.identity.lock() = identity;
-        if has_changed {
-            self.shared.audit.identity_changed(self.conn.0);
-            if !is_anonymous {
-                self.audit(AuditEvent::LoggedIn);
-            }
-        }
-        Ok(())
+    /// The session with the present permissions of the client, which may have changed since the
+    /// request began.
+    pub(super) fn session(&self) -> MutexGuard<'_, ClientSession> {
+        let mut session = self.session.lock();
+        session.renew();
+        session
+    }
+
+    /// The address of the remote end.
+    pub(super) fn peer_ip(&self) -> IpAddr {
+        self.session.lock().remote().peer.ip()
     }
 
     /// Notes that the sender of a request was verified. Later requests on the connection are
@@ -97,91 +86,55 @@ impl ConnectedClient {
 
     /// Whether the client has no permissions, and none of its requests was verified.
     pub(super) fn is_untrusted(&self) -> bool {
-        !self.is_verified.load(Ordering::Relaxed) && self.identity.lock().has_no_permissions()
-    }
-
-    /// Checks the client's rate limit, and its quota of topics if publishing creates the topic.
-    pub(super) fn check_publish_quota(&self, topic: &TopicName) -> HttpResult<()> {
-        self.check_rate()?;
-        Ok(self.shared.check_topic_creation(self.usage.lock().as_deref(), topic)?)
+        !self.is_verified.load(Ordering::Relaxed)
+            && self.session.lock().identity().has_no_permissions()
     }
 
     /// Checks the client's rate limit.
     pub(super) fn check_rate(&self) -> HttpResult<()> {
-        let usage = self.usage.lock();
-        let wait_ms = usage.as_deref().map_or(0, |usage| usage.wait_ms(self.shared.clock.now()));
-        if wait_ms == 0 {
-            return Ok(());
-        }
-        let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
-        let text = format!("rate limit exceeded; try again in {seconds} s");
-        Err(ErrorResponse::from(ProtocolError::new(Code::Limit, text)).with_retry_after(seconds))
+        let checked = self.session.lock().check_rate();
+        checked.map_err(|(error, seconds)| ErrorResponse::from(error).with_retry_after(seconds))
     }
 
     /// Counts received events and bytes against the quota, even if the request fails later.
     pub(super) fn count_published(&self, events: usize, bytes: usize) {
-        if let Some(usage) = self.usage.lock().as_deref_mut() {
-            usage.count_published(events as u64);
-            usage.charge(bytes as u64, self.shared.clock.now());
-        }
+        let mut session = self.session.lock();
+        session.count_events(events);
+        session.charge(bytes, self.shared.clock.now());
     }
 
-    /// Counts a subscription against the quota until the guard is dropped.
-    pub(super) fn begin_subscription(self: &Arc<Self>) -> Result<SubscriptionGuard, ProtocolError> {
-        if let Some(usage) = self.usage.lock().as_deref_mut() {
-            usage.add(Quantity::Subscriptions)?;
-        }
-        Ok(SubscriptionGuard(Arc::clone(self)))
+    /// Counts and records published events; `hook` is the name of the webhook that has them.
+    pub(super) fn record_published(&self, topic: &str, events: usize, hook: Option<&str>) {
+        self.session.lock().record_published(topic, events, hook);
     }
 
-    /// Records an event of this client in the audit log, unless the broker itself is the client.
-    pub(super) fn audit(&self, event: AuditEvent<'_>) {
-        if !self.identity.lock().is_internal() {
-            self.shared.audit.record(|| (event, self.initiator()));
-        }
-    }
-
-    pub(super) fn initiator(&self) -> Initiator {
-        Initiator::identified(self.conn.0, &self.remote, &self.identity.lock())
-    }
-
-    /// Records an error of a permission check in the audit log, and returns the result.
-    fn audit_denial<T>(
-        &self,
+    /// Begins a stream that must pass `check` until it ends or `stop` is cancelled. It counts as a
+    /// subscription.
+    pub(super) fn begin_stream(
+        self: &Arc<Self>,
         topic: Option<&str>,
-        result: Result<T, ProtocolError>,
-    ) -> Result<T, ProtocolError> {
-        if let Err(error) = &result {
-            self.audit(AuditEvent::Denied { topic, why: &error.text });
+        check: impl Fn(&Identity) -> Result<(), ProtocolError> + Send + Sync + 'static,
+        stop: CancellationToken,
+    ) -> Result<StreamEnd, ProtocolError> {
+        {
+            let mut session = self.session();
+            session.check(topic, &check)?;
+            session.begin_subscription()?;
         }
-        result
+        let subscription = SubscriptionGuard(Arc::clone(self));
+        Ok(Box::pin(async move {
+            let denied = subscription.0.wait_until_denied(check);
+            stop.run_until_cancelled(denied).await;
+        }))
     }
 
-    pub(super) fn check_publish(
-        &self,
-        identity: &Identity,
-        topic: &str,
-        payload: &str,
-    ) -> Result<(), ProtocolError> {
-        self.audit_denial(Some(topic), self.shared.access.check_publish(identity, topic, payload))
-    }
-
-    /// The client's identity with its present permissions, which may have changed since the request
-    /// began.
-    pub(super) fn current_identity(&self) -> Identity {
-        let identity = self.identity.lock().clone();
-        let renewed = self.shared.access.renew(&identity);
-        renewed.unwrap_or_else(|| self.shared.access.anonymous(identity.transport()))
+    /// Records an event of this client in the audit log.
+    pub(super) fn audit(&self, event: AuditEvent<'_>) {
+        self.session.lock().audit(event);
     }
 
     pub(super) fn check_action(&self, action: Action<'_>) -> Result<(), ProtocolError> {
-        let topic = match action {
-            Action::Publish(topic) | Action::Subscribe(topic) | Action::ViewTopic(topic) => {
-                Some(topic)
-            }
-            _ => None,
-        };
-        self.audit_denial(topic, self.current_identity().check_action(action))
+        self.session().authorize_action(action)
     }
 
     /// Runs a command of the line protocol and returns its reply. Fails with [`Code::Idle`] after
@@ -248,7 +201,10 @@ impl ConnectedClient {
         check: impl Fn(&Identity) -> Result<(), ProtocolError>,
     ) {
         let mut changes = self.shared.access.changes();
-        let identity = self.current_identity();
+        let (identity, initiator) = {
+            let session = self.session();
+            (session.identity().clone(), session.initiator())
+        };
         let renew = || self.shared.access.renew(&identity);
         let is_allowed = || renew().is_some_and(|identity| check(&identity).is_ok());
         while is_allowed() {
@@ -256,9 +212,8 @@ impl ConnectedClient {
                 return;
             }
         }
-        self.audit(AuditEvent::Revoked {
-            why: "the permissions of a running request were changed or revoked",
-        });
+        let why = "the permissions of a running request were changed or revoked";
+        self.shared.audit.record(|| (AuditEvent::Revoked { why }, initiator));
     }
 
     /// Receives a body for a request that must pass `check`. Fails at once if the client may not
@@ -268,31 +223,30 @@ impl ConnectedClient {
         check: impl Fn(&Identity) -> Result<(), ProtocolError>,
         body: impl Future<Output = T>,
     ) -> Result<T, ProtocolError> {
-        self.audit_denial(None, check(&self.current_identity()))?;
+        self.session().check(None, &check)?;
         tokio::select! {
             biased;
             // A body that is complete already is accepted.
             received = body => return Ok(received),
             () = self.wait_until_denied(&check) => {}
         }
-        check(&self.current_identity())?;
+        check(self.session().identity())?;
         // The permission was revoked and granted again.
         Err(permissions_changed())
     }
 
     pub(super) fn check_commands(&self, commands: &[Command<'_>]) -> Result<(), ProtocolError> {
-        let identity = self.current_identity();
-        let result = commands.iter().try_for_each(|command| identity.check_command(command));
-        self.audit_denial(None, result)
+        self.session().check(None, |identity| {
+            commands.iter().try_for_each(|command| identity.check_command(command))
+        })
     }
 
     fn start_command(&self, command: &Command<'_>) -> Result<Slot, ProtocolError> {
-        self.audit_denial(None, self.current_identity().check_command(command))?;
-        let result = self.shared.check_creation(self.usage.lock().as_deref(), command);
-        result.inspect_err(|error| self.audit(AuditEvent::LimitReached { why: &error.text }))?;
-        if !self.identity.lock().is_internal() {
-            self.shared.audit.record_command(command, self.conn.0, || self.initiator());
-        }
+        let is_monitor = {
+            let session = self.session();
+            session.authorize(command)?;
+            session.may_monitor()
+        };
         let slot = Slot::numbered(self.next_slot.fetch_add(1, Ordering::Relaxed));
         if let Command::Topic(manage) = command {
             let reply = topic_commands::PendingReply { mailbox: self.mailbox.clone(), slot };
@@ -303,7 +257,6 @@ impl ConnectedClient {
             ProtocolError::new(Code::Internal, "HTTP requests run no other commands")
         })?;
         let member = self.shared.new_member_id(self.conn);
-        let is_monitor = self.current_identity().check_action(Action::Monitor).is_ok();
         let caller = Caller { member, conn: self.conn, mailbox: self.mailbox.clone(), is_monitor };
         self.shared.groups.manage(&caller, slot, request)?;
         Ok(slot)
@@ -345,28 +298,40 @@ impl ConnectedClient {
     }
 }
 
+#[cfg(test)]
+impl ConnectedClient {
+    /// The client of a new connection.
+    pub(super) fn connected(shared: &Arc<Shared>, remote: RemoteInfo) -> Self {
+        let admitted = AdmittedConnection::admit(shared, remote.peer, Transport::Http).unwrap();
+        let session = ClientSession::begin(Arc::clone(shared), admitted, Transport::Http, remote);
+        Self::new(Arc::clone(shared), session, crate::TEST_LIMIT)
+    }
+}
+
 /// The error of a request that is running when the permissions of its client change.
 pub(super) fn permissions_changed() -> ProtocolError {
     let text = "your permissions changed during the request; send it again";
     ProtocolError::new(Code::Unauthenticated, text)
 }
 
+/// Ready when a stream must end: the broker stops, or its client may not receive it any more. The
+/// stream is counted until this is dropped.
+pub(super) type StreamEnd = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Counts one subscription against the client's quota until it is dropped.
-#[derive(Debug)]
-pub(super) struct SubscriptionGuard(Arc<ConnectedClient>);
+struct SubscriptionGuard(Arc<ConnectedClient>);
 
 impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
-        if let Some(usage) = self.0.usage.lock().as_deref_mut() {
-            usage.remove(Quantity::Subscriptions);
-        }
+        self.0.session.lock().end_subscription();
     }
 }
 
 impl Drop for ConnectedClient {
     fn drop(&mut self) {
-        tracing::debug!(conn = %self.conn, peer = %self.remote, "closed");
-        self.audit(AuditEvent::Disconnected { why: "left" });
+        let session = self.session.get_mut();
+        tracing::debug!(conn = %self.conn, peer = %session.remote(), "closed");
+        session.audit(AuditEvent::Disconnected { why: "left" });
         self.stop_waiting();
         self.mailbox.discard();
         self.shared.registry.unregister(self.conn);

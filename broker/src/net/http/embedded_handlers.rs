@@ -14,6 +14,7 @@
 //! the class of that subscription ([`RequestClass::Resource`]). Valid requests for new
 //! subscriptions show nothing about their senders, so all of one source share a rate.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -31,6 +32,7 @@ use tidings_rate_limit::{Rate, RateLimiter, SOURCES_MAX, Source};
 use super::HttpState;
 use super::client::ConnectedClient;
 use super::error::{ErrorResponse, HttpResult};
+use super::openapi::Operation;
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
 use crate::stats::RequestCounts;
@@ -72,8 +74,8 @@ pub type CountersFuture<'a> =
 
 /// Handles requests to some paths.
 pub trait EmbeddedHandler: fmt::Debug + Send + Sync {
-    /// The paths that it handles, such as `/a/{name}`, where `{name}` stands for a segment.
-    fn paths(&self) -> &[&'static str];
+    /// The requests that it answers. Those with other methods of the same paths come to it too.
+    fn operations(&self) -> Vec<Operation>;
 
     /// Requests that one unverified source may send per minute, and also at once. It applies to
     /// [`RequestClass::Anonymous`] and [`RequestClass::Unwanted`] separately.
@@ -94,13 +96,7 @@ pub trait EmbeddedHandler: fmt::Debug + Send + Sync {
         true
     }
 
-    /// The `paths` object of `OpenAPI` for these paths, in JSON. It becomes part of the served
-    /// `openapi.json`, so it may refer to the components there.
-    fn openapi_paths(&self) -> &'static str {
-        "{}"
-    }
-
-    /// Counters for `GET /stats`, if there are any; `openapi.json` describes them.
+    /// Counters for `GET /stats`, if there are any; the schema `Stats` describes them.
     fn counters(&self) -> CountersFuture<'_> {
         Box::pin(std::future::ready(None))
     }
@@ -171,7 +167,8 @@ impl HandlerRoute {
 pub(super) fn add_routes(mut router: Router, http: &Arc<HttpState>) -> Router {
     for handler in &http.config.embedded_handlers {
         let route = Arc::new(HandlerRoute::new(Arc::clone(handler)));
-        for path in handler.paths() {
+        let operations = handler.operations();
+        for path in operations.iter().map(|operation| operation.path).collect::<BTreeSet<_>>() {
             let (http, route) = (Arc::clone(http), Arc::clone(&route));
             let service = move |Extension(client): Extension<Arc<ConnectedClient>>,
                                 request: Request| async move {
@@ -189,7 +186,7 @@ async fn handle_request(
     client: &ConnectedClient,
     request: Request,
 ) -> HttpResult<Response<Body>> {
-    let (handler, peer) = (&route.handler, client.remote.peer.ip());
+    let (handler, peer) = (&route.handler, client.peer_ip());
     let source = (Source::from(peer), is_forwarded(request.headers()));
     let (now, counts) = (http.shared.clock.now(), &http.shared.stats.receiver_requests);
     let limited = |wait_ms| {
@@ -248,7 +245,7 @@ fn reject(
 ) -> ErrorResponse {
     client.audit(AuditEvent::Refused { why: &format!("notice: {reason}") });
     if let Some(held_back) = counts.count_refused(now) {
-        let peer = client.remote.peer.ip();
+        let peer = client.peer_ip();
         tracing::warn!(%peer, reason, held_back, "rejected a request to an embedded handler");
     }
     ErrorResponse::new(StatusCode::NOT_FOUND, "unknown", "not found")
@@ -257,14 +254,11 @@ fn reject(
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::Duration;
 
     use tokio_util::sync::CancellationToken;
 
     use super::super::HttpConfig;
     use super::*;
-    use crate::access::Transport;
-    use crate::net::listener::admit_connection;
     use crate::remote::{PeerAddr, RemoteInfo};
     use crate::{Broker, BrokerConfig};
 
@@ -273,8 +267,8 @@ mod tests {
     struct CountingHandler(AtomicU32);
 
     impl EmbeddedHandler for CountingHandler {
-        fn paths(&self) -> &[&'static str] {
-            &["/"]
+        fn operations(&self) -> Vec<Operation> {
+            Vec::new()
         }
 
         fn requests_per_minute(&self) -> u32 {
@@ -302,13 +296,7 @@ mod tests {
             CancellationToken::new(),
         );
         let remote = RemoteInfo::unencrypted(PeerAddr::Tcp(listen));
-        let admitted = admit_connection(&broker.shared, remote.peer, Transport::Http).unwrap();
-        let client = ConnectedClient::new(
-            Arc::clone(&broker.shared),
-            admitted,
-            remote,
-            Duration::from_secs(1),
-        );
+        let client = ConnectedClient::connected(&broker.shared, remote);
         let handler = Arc::new(CountingHandler::default());
         let route = HandlerRoute::new(Arc::clone(&handler) as Arc<dyn EmbeddedHandler>);
         tokio::time::pause();

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use tidings_protocol::{Code, ProtocolError};
+use tidings_protocol::{Code, ProtocolError, Verb};
 
 use super::json_objects::JsonResponse;
 use crate::stats::RequestCounts;
@@ -83,8 +83,14 @@ fn status_of(code: Code) -> StatusCode {
 
 impl From<ProtocolError> for ErrorResponse {
     fn from(error: ProtocolError) -> Self {
-        Self::new(status_of(error.code), error.code.as_str(), error.text)
+        Self::new(status_of(error.code), error.code.as_str(), without_command(&error.text))
     }
+}
+
+/// A message without a hint that is a command of the line protocol.
+fn without_command(text: &str) -> &str {
+    let hint = text.split_once("; ").filter(|(_, hint)| Verb::of(hint.as_bytes()).is_some());
+    hint.map_or(text, |(problem, _)| problem)
 }
 
 /// For text in a path, which may be anything.

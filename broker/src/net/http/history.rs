@@ -1,4 +1,4 @@
-//! `GET /history`: figures of the last 5 minutes, hour or day, and the task that samples them.
+//! `GET /history`: metrics of the last 5 minutes, hour or day, and the task that samples them.
 #![expect(clippy::disallowed_methods, reason = "samples once a second")]
 
 use std::sync::Arc;
@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::Uri;
 use serde_json::{Value, json};
 use tidings_metrics::resident_bytes;
 use tidings_protocol::DEFAULT_GROUP;
@@ -19,10 +18,10 @@ use super::json_objects::JsonResponse;
 use super::request_input::QueryParams;
 use crate::access::Action;
 use crate::clock::wall_unix_ms;
-use crate::figures::{RANGES, Subject, Table};
+use crate::metrics::{RANGES, Subject, Table};
 use crate::net::topic_commands::unknown_topic;
 
-/// Samples the figures once a second, in the middle of a second of the wall clock, so that a timer
+/// Samples the metrics once a second, in the middle of a second of the wall clock, so that a timer
 /// that is late misses none. Runs until `stop`.
 pub(super) async fn run_sampler(http: Arc<HttpState>, stop: CancellationToken) {
     loop {
@@ -43,10 +42,9 @@ pub(super) async fn run_sampler(http: Arc<HttpState>, stop: CancellationToken) {
 pub(super) async fn history(
     State(http): State<Arc<HttpState>>,
     Extension(client): Extension<Arc<ConnectedClient>>,
-    uri: Uri,
+    params: QueryParams,
 ) -> HttpResult<JsonResponse> {
     client.check_action(Action::Monitor)?;
-    let params = QueryParams::parse(&uri, &["of", "range", "group"])?;
     let of = params.get("of").unwrap_or("stats");
     let subject = parse_subject(of, params.get("group"))?;
     let name = params.get("range").unwrap_or(RANGES[0].name);
@@ -63,7 +61,7 @@ pub(super) async fn history(
     check_exists(&http, &subject)?;
     let Table { columns, times, values } = http.history.lock().table(&subject, range);
     // A topic that is gone keeps its series for a while.
-    let identity = client.current_identity();
+    let identity = client.session().identity().clone();
     let is_shown = |topic: &str| {
         http.shared.topics.find(topic).is_some()
             && identity.permissions().allows(Action::ViewTopic(topic))

@@ -6,19 +6,21 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri};
-use axum::routing::{MethodRouter, post};
+use axum::http::{HeaderMap, StatusCode};
 use serde_json::json;
 use tidings_protocol::status::Status;
-use tidings_protocol::{CanonicalUrl, Command, JobAction, JobCommand, JobName, TRACEPARENT};
+use tidings_protocol::{
+    CanonicalUrl, Command, JobAction, JobCommand, JobName, JobSettings, TRACEPARENT,
+};
 
 use super::client::ConnectedClient;
 use super::error::{HttpResult, bad_request};
 use super::json_fields::{
-    FieldType, JsonField, JsonFields, ObjectSchema, as_pairs, take_words, to_settings,
+    FieldType, JsonField, JsonFields, ObjectSchema, as_pairs, setting_fields, take_words,
+    to_settings,
 };
 use super::json_objects::{JsonResponse, object};
-use super::manage::{ClientExtension, JsonResult, list_object};
+use super::manage::{ClientExtension, JsonFuture, JsonResult, list_object};
 use super::publish::traceparent_of;
 use super::request_input::{NamedRequest, QueryParams};
 use super::{HttpState, with_timeout};
@@ -27,37 +29,26 @@ use crate::access::{Action, Identity};
 /// Seeds of one request.
 const SEEDS_MAX: usize = 10_000;
 
-const JOB_SETTINGS: &ObjectSchema = &[
-    ("scope", FieldType::Text),
-    ("include", FieldType::List),
-    ("exclude", FieldType::List),
-    ("render", FieldType::Text),
-    ("max-depth", FieldType::Number),
-    ("max-pages", FieldType::Number),
-    ("max-per-host", FieldType::Number),
-    ("max-time", FieldType::Text),
-    ("hold", FieldType::Bool),
-    ("callback", FieldType::Text),
-];
+/// The settings of a new job. Its trace context is a header.
+fn job_settings() -> Vec<(&'static str, FieldType)> {
+    let mut fields = setting_fields::<JobSettings>();
+    fields.retain(|(name, _)| *name != TRACEPARENT);
+    fields
+}
 
 /// Settings that can change while a job runs, and how they are tried.
-const JOB_CHANGES: &ObjectSchema = &[
-    ("include", FieldType::List),
-    ("exclude", FieldType::List),
-    ("max-depth", FieldType::Number),
-    ("max-pages", FieldType::Number),
-    ("max-per-host", FieldType::Number),
-    ("max-time", FieldType::Text),
-    ("dry", FieldType::Bool),
-    ("after", FieldType::Number),
-];
+fn job_changes() -> Vec<(&'static str, FieldType)> {
+    let mut fields = setting_fields::<JobSettings>();
+    fields.retain(|(name, _)| JobSettings::CHANGEABLE.contains(name));
+    fields.extend([("dry", FieldType::Bool), ("after", FieldType::Number)]);
+    fields
+}
 
 const SEED_SETTINGS: &ObjectSchema =
     &[("prio", FieldType::Number), ("after", FieldType::Text), ("render", FieldType::Text)];
 
 /// `GET /jobs`
-pub(super) async fn jobs(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
-    let params = QueryParams::parse(&uri, &["group", "state", "after", "limit"])?;
+pub(super) async fn jobs(Extension(client): ClientExtension, params: QueryParams) -> JsonResult {
     let ls = Command::Job(JobCommand::unnamed(JobAction::Ls, params.settings()));
     let reply = client.run(&ls).await?;
     let mut list = list_object(&reply.ok, "jobs", &reply.lines);
@@ -75,11 +66,10 @@ pub(super) async fn jobs(Extension(client): ClientExtension, uri: Uri) -> JsonRe
 pub(super) async fn open(
     State(http): State<Arc<HttpState>>,
     Extension(client): ClientExtension,
-    uri: Uri,
+    params: QueryParams,
     headers: HeaderMap,
     body: Body,
 ) -> JsonResult {
-    let params = QueryParams::parse(&uri, &["group"])?;
     // The name of the job is in the body, so the rate is checked before the body is read.
     let body = async {
         client.check_rate()?;
@@ -97,7 +87,10 @@ pub(super) async fn open(
         Some(_) => return Err(bad_request("close: expected true or false")),
     };
     let urls = take_words(&mut object, "urls", SEEDS_MAX)?.unwrap_or_default();
-    let settings = to_settings(&object, JOB_SETTINGS)?;
+    // They are taken out above, and the error for an unknown field lists them too.
+    let mut known = job_settings();
+    known.extend([("job", FieldType::Text), ("urls", FieldType::List), ("close", FieldType::Bool)]);
+    let settings = to_settings(&object, &known)?;
     let mut settings = [as_pairs(&settings), group_param(&params)].concat();
     settings.extend(traceparent_of(&headers).map(|trace| (TRACEPARENT, trace)));
     // All checks come before `open`, so a rejected request creates no job.
@@ -116,8 +109,7 @@ pub(super) async fn open(
 
 /// `GET /jobs/{job}`. With `wait` it responds when the pass is done, or after that time.
 pub(super) async fn job(request: NamedRequest<JobName>) -> JsonResult {
-    let params = request.params(&["group", "wait"])?;
-    let NamedRequest { http, client, name, .. } = request;
+    let NamedRequest { http, client, name, params, .. } = request;
     let wait = params.wait(0, http.config.wait_ms_max)?;
     if !wait.is_zero() {
         let command =
@@ -139,16 +131,16 @@ pub(super) async fn job(request: NamedRequest<JobName>) -> JsonResult {
 /// `PATCH /jobs/{job}`: changes settings of a job that runs; `null` removes one. With
 /// `"dry": true` it returns what the change would drop.
 pub(super) async fn set(request: NamedRequest<JobName>, body: Body) -> JsonResult {
-    let params = request.params(&["group"])?;
     let mut fields = receive_fields(&request, body).await?;
-    let NamedRequest { client, name, .. } = request;
-    let removed: Vec<_> = JOB_CHANGES
+    let NamedRequest { client, name, params, .. } = request;
+    let changes = job_changes();
+    let removed: Vec<_> = changes
         .iter()
         .filter(|(key, _)| fields.get(*key) == Some(&JsonField::Null))
         .map(|(key, _)| (*key, "none"))
         .collect();
     fields.retain(|key, _| !removed.iter().any(|(removed, _)| removed == key));
-    let settings = to_settings(&fields, JOB_CHANGES)?;
+    let settings = to_settings(&fields, &changes)?;
     let settings = as_pairs(&settings).into_iter().chain(removed).chain(group_param(&params));
     let set = JobCommand::new(JobAction::Set, name.as_str(), settings.collect());
     let reply = client.run(&Command::Job(set)).await?;
@@ -176,12 +168,12 @@ async fn receive_fields(
 
 /// `POST /jobs/{job}/urls`: `{"urls": [..], "prio": .., "after": ..}`
 pub(super) async fn add(request: NamedRequest<JobName>, body: Body) -> JsonResult {
-    let params = request.params(&["group"])?;
     let mut object = receive_fields(&request, body).await?;
-    let NamedRequest { client, name, .. } = request;
+    let NamedRequest { client, name, params, .. } = request;
     let urls = take_words(&mut object, "urls", SEEDS_MAX)?
         .ok_or_else(|| bad_request("urls: expected a list of URLs"))?;
-    let settings = to_settings(&object, SEED_SETTINGS)?;
+    let known = [&[("urls", FieldType::List)], SEED_SETTINGS].concat();
+    let settings = to_settings(&object, &known)?;
     let settings = [as_pairs(&settings), group_param(&params)].concat();
     // If `urls` is empty, no command checks the settings.
     JobCommand::unnamed(JobAction::Add, settings.clone()).seed_settings()?;
@@ -242,18 +234,20 @@ async fn add_seeds(
 }
 
 /// `POST /jobs/{job}/..`: runs `action`, and returns the status of the job.
-pub(super) fn change(action: JobAction<'static>) -> MethodRouter<Arc<HttpState>> {
-    let handler = async move |request: NamedRequest<JobName>, body: Body| {
-        let params = request.only_params(&["group"], &body)?;
-        run_job_action(&request.client, action, &request.name, &params).await
-    };
-    post(handler)
+pub(super) fn change(
+    action: JobAction<'static>,
+) -> impl Fn(NamedRequest<JobName>, Body) -> JsonFuture + Clone + Send + Sync + 'static {
+    move |request, body| {
+        Box::pin(async move {
+            request.expect_no_body(&body)?;
+            run_job_action(&request.client, action, &request.name, &request.params).await
+        })
+    }
 }
 
 /// `DELETE /jobs/{job}`
 pub(super) async fn delete(request: NamedRequest<JobName>) -> HttpResult<StatusCode> {
-    let params = request.params(&["group"])?;
-    let group = group_param(&params);
+    let group = group_param(&request.params);
     let delete = JobCommand::new(JobAction::Delete, request.name.as_str(), group);
     request.client.run(&Command::Job(delete)).await?;
     Ok(StatusCode::NO_CONTENT)

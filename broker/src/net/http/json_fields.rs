@@ -7,7 +7,9 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Number;
-use tidings_protocol::LINE_BYTES_MAX;
+use tidings_protocol::settings::Setting;
+use tidings_protocol::status::JsonType;
+use tidings_protocol::{LINE_BYTES_MAX, Settings};
 
 use super::error::{HttpResult, bad_request};
 use super::request_input::check_word;
@@ -162,10 +164,27 @@ pub(super) enum FieldType {
     Bool,
     /// Strings without commas.
     List,
+    /// Strings, each of which is one setting.
+    Words,
 }
 
 /// Names and types of the fields that an object may have.
 pub(super) type ObjectSchema = [(&'static str, FieldType)];
+
+/// The fields of these settings.
+pub(super) fn setting_fields<S: Settings>() -> Vec<(&'static str, FieldType)> {
+    let field = |setting: &Setting<S>| {
+        let field_type = match setting.kind.json_type() {
+            JsonType::Strings if setting.kind.repeats() => FieldType::Words,
+            JsonType::Integer => FieldType::Number,
+            JsonType::Boolean => FieldType::Bool,
+            JsonType::Strings => FieldType::List,
+            _ => FieldType::Text,
+        };
+        (setting.name, field_type)
+    };
+    S::ALL.iter().map(field).collect()
+}
 
 /// The fields of an object as settings of a command. Fails unless each field is in the schema and
 /// has its type.
@@ -173,40 +192,53 @@ pub(super) fn to_settings(
     object: &BTreeMap<String, JsonField>,
     schema: &ObjectSchema,
 ) -> HttpResult<Vec<(&'static str, String)>> {
-    object.iter().map(|(name, value)| to_setting(name, value, schema)).collect()
+    let mut settings = Vec::new();
+    for (name, value) in object {
+        let (name, words) = to_setting(name, value, schema)?;
+        settings.extend(words.into_iter().map(|word| (name, word)));
+    }
+    Ok(settings)
 }
 
+/// The settings of one field: several of a list of words.
 fn to_setting(
     name: &str,
     value: &JsonField,
     schema: &ObjectSchema,
-) -> HttpResult<(&'static str, String)> {
+) -> HttpResult<(&'static str, Vec<String>)> {
     let Some((name, field_type)) = schema.iter().find(|(known, _)| *known == name) else {
         let known: Vec<_> = schema.iter().map(|(name, _)| *name).collect();
         let known = known.join(", ");
         let message = format!("unknown field {name:.40?}; expected one of {known}");
         return Err(bad_request(message));
     };
-    let text = match (field_type, value) {
-        (FieldType::Text, JsonField::Text(text)) => Some(text.clone()),
-        (FieldType::Number, JsonField::Number(number)) => whole_number(number),
-        (FieldType::Bool, JsonField::Bool(value)) => {
-            Some(if *value { "yes" } else { "no" }.to_owned())
+    let words: Vec<_> = match (field_type, value) {
+        (FieldType::Text, JsonField::Text(text)) => vec![text.clone()],
+        (FieldType::Number, JsonField::Number(number)) => {
+            whole_number(number).into_iter().collect()
         }
-        (FieldType::List, JsonField::List(list)) => comma_list(list),
-        _ => None,
+        (FieldType::Bool, JsonField::Bool(value)) => {
+            vec![if *value { "yes" } else { "no" }.to_owned()]
+        }
+        (FieldType::List, JsonField::List(list)) => comma_list(list).into_iter().collect(),
+        (FieldType::Words, JsonField::List(list)) if list.is_truncated => Vec::new(),
+        (FieldType::Words, JsonField::List(list)) if list.strings.is_empty() => {
+            vec!["none".to_owned()]
+        }
+        (FieldType::Words, JsonField::List(list)) => list.strings.clone(),
+        _ => Vec::new(),
     };
-    let type_error = || {
+    if words.is_empty() || words.iter().any(|word| check_word(word).is_err()) {
         let expected = match field_type {
             FieldType::Text => "a string of one word, not empty",
             FieldType::Number => "a whole number",
             FieldType::Bool => "true or false",
             FieldType::List => "a list of words without commas",
+            FieldType::Words => "a list of words",
         };
-        bad_request(format!("{name}: expected {expected}"))
-    };
-    let text = text.filter(|text| check_word(text).is_ok()).ok_or_else(type_error)?;
-    Ok((name, text))
+        return Err(bad_request(format!("{name}: expected {expected}")));
+    }
+    Ok((name, words))
 }
 
 fn comma_list(list: &StringList) -> Option<String> {
@@ -253,11 +285,12 @@ mod tests {
 
     use super::*;
 
-    const SCHEMA: [(&str, FieldType); 4] = [
+    const SCHEMA: [(&str, FieldType); 5] = [
         ("t", FieldType::Text),
         ("n", FieldType::Number),
         ("b", FieldType::Bool),
         ("l", FieldType::List),
+        ("w", FieldType::Words),
     ];
 
     fn settings_text(value: &Value) -> Option<String> {
@@ -287,6 +320,8 @@ mod tests {
             (json!({ "n": u64::MAX }), "n=18446744073709551615"),
             (json!({ "b": true }), "b=yes"),
             (json!({ "l": ["a", "b"] }), "l=a,b"),
+            (json!({ "w": ["a,b", "c=d"] }), "w=a,b w=c=d"),
+            (json!({ "w": [] }), "w=none"),
             (json!({}), ""),
         ] {
             assert_eq!(settings_text(&value).as_deref(), Some(expected));
@@ -307,6 +342,8 @@ mod tests {
             json!({ "l": ["a", 1] }),
             json!({ "l": { "a": "b" } }),
             json!({ "l": vec!["a"; STRINGS_MAX + 1] }),
+            json!({ "w": ["a b"] }),
+            json!({ "w": "a" }),
             json!({ "x": 1 }),
         ] {
             assert_eq!(settings_text(&value), None, "{value}");

@@ -17,7 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::client::permissions_changed;
 use super::error::HttpResult;
 use super::json_objects::JSON;
-use super::request_input::{NamedRequest, QueryParams};
+use super::request_input::NamedRequest;
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
 use super::with_timeout;
 use crate::access::Action;
@@ -39,10 +39,8 @@ const SCAN_BYTES_MAX: usize = 16 << 20;
 /// Responds at once if there is an event or a missing seq from `from` on; otherwise when there is
 /// one, or after `wait`.
 pub(super) async fn read(request: NamedRequest<TopicName>) -> HttpResult<Response> {
-    let NamedRequest { http, client, name: topic, uri, .. } = request;
+    let NamedRequest { http, client, name: topic, params, .. } = request;
     client.check_action(Action::Subscribe(topic.as_str()))?;
-    let names = [["from", "limit", "wait"].as_slice(), &EventFilter::PARAMS].concat();
-    let params = QueryParams::parse(&uri, &names)?;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let limit = params.number("limit", DEFAULT_LIMIT, LIMIT_MAX)?;
     let wait = params.wait(DEFAULT_WAIT_MS, http.config.wait_ms_max)?;

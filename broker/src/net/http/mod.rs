@@ -13,6 +13,9 @@
 //!  other paths   request ─▶ handler in this process ─▶ response    embedded_handlers
 //! ```
 //!
+//! `routes` declares each request once: path, parameters, answers and handler. The router and the
+//! `OpenAPI` document (`openapi`) follow.
+//!
 //! A handler may do only what the line protocol allows. It runs the same commands and gets the same
 //! errors, and the same code checks permissions.
 #![expect(clippy::disallowed_methods, reason = "requests have timeouts")]
@@ -31,11 +34,13 @@ mod json_fields;
 mod json_objects;
 mod long_poll;
 mod manage;
+pub mod openapi;
 mod origin_check;
 mod publish;
 mod request_head;
 mod request_input;
 mod retry;
+mod routes;
 mod server;
 mod sse;
 mod sse_buffers;
@@ -48,11 +53,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode, Uri};
-use axum::routing::{get, post, put};
+use axum::routing::get;
 use axum::{Extension, Router};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tidings_protocol::{Command, GroupAction, JobAction, ProtocolError};
+use tidings_protocol::{Command, ProtocolError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -69,11 +74,12 @@ use self::error::ErrorResponse;
 use self::hooks::Hooks;
 use self::idempotency::IdempotencyKeys;
 use self::manage::ClientExtension;
-use self::request_input::BodyReceiver;
+pub use self::origin_check::{add_security_headers, is_address_or_localhost};
+use self::request_input::{BodyReceiver, QueryParams};
 pub(crate) use self::server::serve;
 use self::sse_buffers::SseBuffers;
 use super::Shared;
-use crate::figures::History;
+use crate::metrics::History;
 
 /// Bytes of a response for which one permit of `page_memory` stands.
 const PAGE_PERMIT_BYTES: usize = 1 << 10;
@@ -104,7 +110,7 @@ pub(crate) struct HttpState {
 impl HttpState {
     fn new(shared: Arc<Shared>, mut config: HttpConfig, stop: CancellationToken) -> Self {
         let hooks = Hooks::new(std::mem::take(&mut config.hooks), config.hook_events_per_minute);
-        let openapi_document = system::openapi_with(&config.embedded_handlers);
+        let openapi_document = routes::openapi(&config.embedded_handlers);
         let config = Arc::new(config);
         Self {
             dashboard: config.dashboard.then(Dashboard::new),
@@ -150,65 +156,17 @@ pub(crate) async fn run_command(
     client.run(command).await.map(drop)
 }
 
-/// All routes. `openapi.json` describes those of the broker; embedded handlers describe their own.
+/// All routes: those of the broker, those of embedded handlers, and the files of the dashboard.
 fn router(http: &Arc<HttpState>, tasks: &TaskTracker) -> Router {
-    let readable = Router::new()
-        .route("/", get(system::index))
+    let readable = routes::router()
         .route("/dashboard/{*path}", get(dashboard::file))
-        .route("/openapi.json", get(system::openapi))
-        .route("/health", get(system::health))
-        .route("/ready", get(system::ready))
-        .route("/stats", get(system::stats))
-        .route("/me", get(system::me))
-        .route("/config", get(system::config))
-        .route("/metrics", get(system::metrics))
-        .route("/history", get(history::history))
-        .route("/topics", get(manage::topics))
-        .route(
-            "/topics/{topic}",
-            get(long_poll::read)
-                .post(publish::publish)
-                .put(manage::put_topic)
-                .delete(manage::delete_topic),
-        )
-        .route("/topics/{topic}/events", get(sse::stream))
-        .route("/topics/{topic}/state", get(manage::topic))
-        .route("/groups", get(manage::groups))
-        .route(
-            "/groups/{group}",
-            get(manage::group).put(manage::put_group).delete(manage::delete_group),
-        )
-        .route("/groups/{group}/pause", manage::change_group(GroupAction::Pause))
-        .route("/groups/{group}/resume", manage::change_group(GroupAction::Resume))
-        .route("/groups/{group}/purge", manage::purge())
-        .route("/groups/{group}/bump", manage::bump())
-        .route("/groups/{group}/drain", manage::drain(GroupAction::Drain))
-        .route("/groups/{group}/undrain", manage::drain(GroupAction::Undrain))
-        .route("/groups/{group}/members", manage::members())
-        .route("/groups/{group}/rules", manage::rules())
-        .route("/groups/{group}/rules/{key}", put(manage::put_rule).delete(manage::delete_rule))
-        .route("/groups/{group}/tasks", manage::tasks())
-        .route("/groups/{group}/keys", manage::keys())
-        .route("/groups/{group}/schedules", manage::schedules())
-        .route("/groups/{group}/dead", manage::dead_letters())
-        .route("/groups/{group}/dead/retry", manage::change_dead(GroupAction::Retry))
-        .route("/groups/{group}/dead/drop", manage::change_dead(GroupAction::Drop))
-        .route("/jobs", get(jobs::jobs).post(jobs::open))
-        .route("/jobs/{job}", get(jobs::job).patch(jobs::set).delete(jobs::delete))
-        .route("/jobs/{job}/urls", post(jobs::add))
-        .route("/jobs/{job}/close", jobs::change(JobAction::Close))
-        .route("/jobs/{job}/cancel", jobs::change(JobAction::Cancel))
-        .route("/jobs/{job}/pause", jobs::change(JobAction::Pause))
-        .route("/jobs/{job}/resume", jobs::change(JobAction::Resume))
-        .route("/jobs/{job}/retry", post(retry::retry))
-        .route("/explain", get(manage::explain))
-        .route("/hooks/{hook}", post(hooks::receive))
         .with_state(Arc::clone(http));
     let live = Arc::new(Live::new(Arc::clone(http), readable.clone(), tasks.clone()));
-    let stream =
-        async move |Extension(client): ClientExtension, uri: Uri| live.stream(client, &uri);
+    let stream = async move |Extension(client): ClientExtension, params: QueryParams| {
+        live.stream(&client, &params)
+    };
     let router = readable
-        .route("/live", get(stream))
+        .merge(routes::live_router(stream).with_state(Arc::clone(http)))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed);
     embedded_handlers::add_routes(router, http)

@@ -20,8 +20,8 @@ const SECURITY_HEADERS: [(HeaderName, HeaderValue); 4] = [
 
 const OTHER_SITE: &str = "pages of other sites may not send requests to this broker";
 
-/// Adds those of [`SECURITY_HEADERS`] that a response does not set itself.
-pub(super) fn add_security_headers(headers: &mut HeaderMap) {
+/// Adds the security headers that a response does not set itself.
+pub fn add_security_headers(headers: &mut HeaderMap) {
     for (name, value) in SECURITY_HEADERS {
         headers.entry(name).or_insert(value);
     }
@@ -49,7 +49,7 @@ pub(super) fn check_host_and_origin(
         return Err(bad_request("a request must have exactly one Host header"));
     }
     let name = without_port(host).to_ascii_lowercase();
-    let is_ours = is_address_or_localhost(&name)
+    let is_ours = is_address_or_localhost(host)
         || allowed_hosts.iter().any(|known| known.eq_ignore_ascii_case(&name));
     if !is_ours {
         let message =
@@ -78,9 +78,10 @@ fn is_navigation(headers: &HeaderMap) -> bool {
     is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document")
 }
 
-/// Whether the name is an IP address, `localhost`, or a name under it. No site can own such a name,
-/// so DNS rebinding is not possible with it.
-fn is_address_or_localhost(name: &str) -> bool {
+/// Whether a `Host`, with or without a port, is an IP address, `localhost`, or a name under it. No
+/// site can own such a name, so DNS rebinding is not possible with it.
+pub fn is_address_or_localhost(host: &str) -> bool {
+    let name = without_port(host).to_ascii_lowercase();
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
     name == "localhost"
         || name.ends_with(".localhost")

@@ -37,7 +37,8 @@ pub(super) struct NamedRequest<N> {
     pub(super) name: N,
     /// A second name in the path, of a part of that thing.
     part: Option<String>,
-    pub(super) uri: Uri,
+    pub(super) params: QueryParams,
+    known_params: KnownParams,
     pub(super) headers: HeaderMap,
 }
 
@@ -48,19 +49,21 @@ where
     type Rejection = ErrorResponse;
 
     async fn from_request_parts(parts: &mut Parts, http: &Arc<HttpState>) -> HttpResult<Self> {
-        let params = RawPathParams::from_request_parts(parts, http).await;
+        let names = RawPathParams::from_request_parts(parts, http).await;
         let utf8 =
             || ErrorResponse::new(StatusCode::BAD_REQUEST, "utf8", "the path is not valid UTF-8");
-        let params = params.map_err(|_| utf8())?;
-        let mut params = params.iter().map(|(_, text)| text);
-        let name = params.next().expect("the route has a parameter");
+        let names = names.map_err(|_| utf8())?;
+        let mut names = names.iter().map(|(_, text)| text);
+        let name = names.next().expect("the route has a parameter");
         let client = parts.extensions.get().expect("every request has its client");
+        let known_params = KnownParams::of(parts);
         Ok(Self {
             http: Arc::clone(http),
             client: Arc::clone(client),
             name: name.parse().map_err(N::Err::into)?,
-            part: params.next().map(str::to_owned),
-            uri: parts.uri.clone(),
+            part: names.next().map(str::to_owned),
+            params: QueryParams::parse(&parts.uri, &known_params.0)?,
+            known_params,
             headers: mem::take(&mut parts.headers),
         })
     }
@@ -72,28 +75,39 @@ impl<N> NamedRequest<N> {
         check_word(self.part.as_deref().unwrap_or_default())
     }
 
-    /// [`QueryParams::parse`].
-    pub(super) fn params(&self, known: &[&str]) -> HttpResult<QueryParams> {
-        QueryParams::parse(&self.uri, known)
-    }
-
-    /// The [parameters](Self::params) of a request without a body. Options in a body would
-    /// otherwise be ignored.
-    pub(super) fn only_params(&self, known: &[&str], body: &Body) -> HttpResult<QueryParams> {
-        if !body.is_end_stream() {
-            let options: Vec<String> = known.iter().map(|name| format!("{name}=..")).collect();
-            return Err(bad_request(match known {
-                [] => "expected no body; there are no options here".to_owned(),
-                _ => {
-                    format!("expected no body; options belong in the query: ?{}", options.join("&"))
-                }
-            }));
+    /// Checks that a request has no body. Options in a body would otherwise be ignored.
+    pub(super) fn expect_no_body(&self, body: &Body) -> HttpResult<()> {
+        if body.is_end_stream() {
+            return Ok(());
         }
-        self.params(known)
+        let options = self.known_params.0.iter().map(|name| format!("{name}=.."));
+        Err(bad_request(match options.collect::<Vec<_>>().join("&").as_str() {
+            "" => "expected no body; there are no options here".to_owned(),
+            options => format!("expected no body; options belong in the query: ?{options}"),
+        }))
     }
 }
 
+/// The names of the parameters that a route declares, as an extension of its requests.
+#[derive(Debug, Clone)]
+pub(super) struct KnownParams(pub(super) Arc<[&'static str]>);
+
+impl KnownParams {
+    fn of(parts: &Parts) -> Self {
+        parts.extensions.get().cloned().expect("every route declares its parameters")
+    }
+}
+
+/// The parameters of a request, as an extractor.
 pub(super) struct QueryParams(Vec<(String, String)>);
+
+impl<S: Sync> FromRequestParts<S> for QueryParams {
+    type Rejection = ErrorResponse;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> HttpResult<Self> {
+        Self::parse(&parts.uri, &KnownParams::of(parts).0)
+    }
+}
 
 impl QueryParams {
     /// Parses all parameters. Fails unless each is `known`, appears once (except [`REPEATABLE`]),

@@ -41,8 +41,8 @@ const COMMANDS_MAX: usize = 1_000;
 /// Opens the next pass with the failed pages as its seeds, and closes it. `reason` selects some of
 /// them.
 pub(super) async fn retry(request: NamedRequest<JobName>, body: Body) -> JsonResult {
-    let params = request.only_params(&["group", "pass", "reason"], &body)?;
-    let NamedRequest { http, client, name, headers, .. } = request;
+    request.expect_no_body(&body)?;
+    let NamedRequest { http, client, name, params, headers, .. } = request;
     client.check_action(Action::ManageJob(name.as_ref()))?;
     client.check_action(Action::Subscribe(PAGE_READY_TOPIC))?;
     client.check_rate()?;
@@ -180,7 +180,7 @@ impl Retry<'_> {
         }
         // A retry of the dead letters would fetch the pages a further time.
         let letters: Vec<_> = pages.iter().filter_map(|page| self.drop_letter(page)).collect();
-        let identity = self.client.current_identity();
+        let identity = self.client.session().identity().clone();
         // A token for jobs alone does not allow it.
         if letters.first().is_some_and(|letter| identity.check_command(letter).is_ok()) {
             for part in letters.chunks(COMMANDS_MAX) {

@@ -28,11 +28,12 @@ use super::history::run_sampler;
 use super::request_head::read_first_head;
 use super::write_timeout::{ResponseState, WriteTimeoutStream};
 use super::{HttpState, origin_check, router};
-use crate::access::{Identity, LoginError, Transport, is_token};
+use crate::access::{Transport, is_token};
 use crate::audit::AuditEvent;
-use crate::net::listener::{AdmittedConnection, admit_connection, secure, set_socket_options};
+use crate::net::client_session::{AdmittedConnection, ClientSession};
+use crate::net::listener::{secure, set_socket_options};
 use crate::net::stream::SocketStream;
-use crate::net::{Shared, login, spawn_accept_loop};
+use crate::net::{Shared, spawn_accept_loop};
 use crate::remote::{PeerAddr, RemoteInfo};
 use crate::tls::Tls;
 
@@ -59,7 +60,9 @@ pub(crate) fn serve(
     let connections = tasks.clone();
     spawn_accept_loop(listener, listening, tasks, move |stream, peer| {
         // At a limit the connection is closed without a response, before any request.
-        let Ok(admitted) = admit_connection(&http.shared, peer, Transport::Http) else { return };
+        let Ok(admitted) = AdmittedConnection::admit(&http.shared, peer, Transport::Http) else {
+            return;
+        };
         connections.spawn(serve_connection(
             Arc::clone(&http),
             router.clone(),
@@ -96,8 +99,9 @@ async fn serve_connection(
         }
     };
     let command_timeout = Duration::from_millis(config.command_timeout_ms);
-    let client =
-        Arc::new(ConnectedClient::new(Arc::clone(&http.shared), admitted, remote, command_timeout));
+    let shared = || Arc::clone(&http.shared);
+    let session = ClientSession::begin(shared(), admitted, Transport::Http, remote);
+    let client = Arc::new(ConnectedClient::new(shared(), session, command_timeout));
     client.audit(AuditEvent::Connected);
     // A client that is not identified yet may take only little memory.
     let head_bytes_max = if http.shared.access.is_open() {
@@ -190,6 +194,9 @@ async fn respond(
 ) -> Response {
     let received_at = Instant::now();
     let mut response = route_request(http, router, client, request).await;
+    if response.status().is_client_error() {
+        http.shared.stats.refused_lines.add(1);
+    }
     http.shared.stats.count_response(response.status().as_u16(), received_at.elapsed());
     origin_check::add_security_headers(response.headers_mut());
     // An untrusted client gets one response per connection, so that it cannot occupy memory between
@@ -214,62 +221,39 @@ async fn route_request(
         request.uri(),
         request.headers(),
     ) {
-        http.shared.stats.refused_lines.add(1);
         client.audit(AuditEvent::Refused { why: error.message() });
         return error.into_response();
     }
-    match identify(http, request.headers(), &client.remote).await {
-        Ok(identity) => {
-            if let Err(error) = client.set_identity(identity) {
-                http.shared.stats.refused_lines.add(1);
-                client.audit(AuditEvent::LimitReached { why: &error.text });
-                return ErrorResponse::from(error).into_response();
-            }
-        }
-        Err(error) => {
-            http.shared.stats.refused_lines.add(1);
-            http.shared.stats.failed_logins.add(1);
-            client.audit(AuditEvent::LogInFailed { why: error.message() });
-            return error.into_response();
-        }
+    if let Err(error) = identify(client, request.headers()).await {
+        return error.into_response();
     }
     request.extensions_mut().insert(Arc::clone(client));
     let Ok(response) = router.clone().call(request).await;
-    if response.status().is_client_error() {
-        http.shared.stats.refused_lines.add(1);
-    }
     response
 }
 
-/// The identity of the client that sent these headers. `Authorization` without a token of ours is
-/// ignored here, because it may be the signature of a webhook.
-async fn identify(
-    http: &HttpState,
-    headers: &HeaderMap,
-    remote: &RemoteInfo,
-) -> HttpResult<Identity> {
-    let access = &http.shared.access;
+/// Sets the identity of the client for the request with these headers. `Authorization` without a
+/// token of ours is ignored here, because it may be the signature of a webhook.
+async fn identify(client: &ConnectedClient, headers: &HeaderMap) -> HttpResult<()> {
     let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let credentials = value.and_then(|value| value.split_once(' '));
     let token = credentials.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    let token = token.and_then(|(_, token)| Token::new(token.trim()).ok());
-    let Some(token) = token.filter(is_token) else {
-        return Ok(login::identity_of(access, Transport::Http, remote));
+    let token = token.and_then(|(_, token)| Token::new(token.trim()).ok()).filter(is_token);
+    let rejected = {
+        let mut session = client.session();
+        let identity = match &token {
+            Some(token) => session.log_in(token),
+            None => Ok(session.identity_without_token()),
+        };
+        match identity {
+            Ok(identity) => return Ok(session.identify(identity)?),
+            Err(rejected) => rejected,
+        }
     };
-    login::check_token_allowed(remote)?;
-    let (source, now) = (remote.peer.ip().into(), http.shared.clock.now());
-    match access.log_in(Transport::Http, &token, Some(source), now) {
-        Ok(identity) => Ok(identity),
-        Err(LoginError::TooManyFailures(wait_ms)) => {
-            let seconds = u32::try_from(wait_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
-            Err(ErrorResponse::from(login::too_many_tokens_error(wait_ms))
-                .with_retry_after(seconds))
-        }
-        Err(LoginError::InvalidToken(delay_ms)) => {
-            tokio::time::sleep(Duration::from_millis(delay_ms)).await;
-            Err(login::wrong_token_error().into())
-        }
-    }
+    tokio::time::sleep(Duration::from_millis(rejected.delay_ms)).await;
+    let response = ErrorResponse::from(rejected.error);
+    let seconds = u32::try_from(rejected.retry_after_ms.div_ceil(1_000)).unwrap_or(u32::MAX);
+    Err(if seconds == 0 { response } else { response.with_retry_after(seconds) })
 }
 
 #[cfg(test)]
@@ -282,6 +266,7 @@ mod tests {
 
     use super::super::embedded_handlers::{EmbeddedHandler, HandlerFuture, HandlerReply};
     use super::super::hooks::{Hook, Recipe};
+    use super::super::openapi::Operation;
     use super::*;
     use crate::access::{AccessConfig, Credential, PermissionSet, Principal};
     use crate::{Broker, BrokerConfig, Limits, TEST_LIMIT};
@@ -364,14 +349,14 @@ mod tests {
             let certificate = certificate.map(Box::from);
             let remote =
                 RemoteInfo { peer: PeerAddr::Tcp(listen), certificate, is_encrypted: true };
-            let admitted = admit_connection(shared, remote.peer, Transport::Http).unwrap();
-            let client = ConnectedClient::new(Arc::clone(shared), admitted, remote, TEST_LIMIT);
+            let label = remote.to_string();
+            let client = ConnectedClient::connected(shared, remote);
             let expected = if has_login_timeout {
                 shared.limits.login_timeout_ms
             } else {
                 http.config.head_timeout_ms
             };
-            assert_eq!(first_head_timeout_ms(&http, &client), expected, "{}", client.remote);
+            assert_eq!(first_head_timeout_ms(&http, &client), expected, "{label}");
             drop(client);
             broker.stop().await;
         }
@@ -383,7 +368,7 @@ mod tests {
     fn forge_hook() -> Hook {
         let recipe = r#"{"name":"forge","secret-env":"","signature":"gitlab",
             "url":{"pointer":"/u"},"prefixes":["https://a.example/"]}"#;
-        recipe.parse::<Recipe>().unwrap().with_secret(SECRET).unwrap()
+        serde_json::from_str::<Recipe>(recipe).unwrap().with_secret(SECRET).unwrap()
     }
 
     /// Accepts POST as a verified request and rejects all others.
@@ -391,8 +376,8 @@ mod tests {
     struct CallbackHandler;
 
     impl EmbeddedHandler for CallbackHandler {
-        fn paths(&self) -> &[&'static str] {
-            &["/callback"]
+        fn operations(&self) -> Vec<Operation> {
+            vec![Operation::new(Method::POST, "/callback", "callback", "A callback")]
         }
 
         fn handle(&self, request: Request<Bytes>, _peer: IpAddr) -> HandlerFuture<'_> {

@@ -15,15 +15,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http_body::Frame;
 use tidings_protocol::{Seq, StartAt, TopicName};
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::CancellationToken;
 
 use super::HttpState;
-use super::client::{ConnectedClient, SubscriptionGuard};
+use super::client::StreamEnd;
 use super::error::{HttpResult, bad_request};
-use super::request_input::{NamedRequest, QueryParams};
+use super::request_input::NamedRequest;
 use super::sse_buffers::SseBuffer;
 use super::topic_cursor::{EventFilter, NextEvents, TopicCursor};
-use crate::access::Action;
+use crate::access::{Action, Identity};
 use crate::topic::{EventRun, payloads};
 
 /// Bytes of events that a connection gets at a time; one read from the disk may find more. A client
@@ -41,13 +40,12 @@ pub(super) const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b":\n\n");
 
 /// Begins after `Last-Event-ID`, else at `from`, else with new events.
 pub(super) async fn stream(request: NamedRequest<TopicName>) -> HttpResult<Response> {
-    let NamedRequest { http, client, name: topic, uri, headers, .. } = request;
-    client.check_action(Action::Subscribe(topic.as_str()))?;
-    let names = [["from"].as_slice(), &EventFilter::PARAMS].concat();
-    let params = QueryParams::parse(&uri, &names)?;
+    let NamedRequest { http, client, name: topic, params, headers, .. } = request;
     let from = params.get("from").map(str::parse::<StartAt>).transpose()?;
     let from = start_from_last_event_id(&headers)?.or(from);
-    let subscription = client.begin_subscription()?;
+    let name = topic.clone();
+    let check = move |identity: &Identity| identity.check_action(Action::Subscribe(name.as_str()));
+    let end = client.begin_stream(Some(topic.as_str()), check, http.stop.clone())?;
     let cursor = TopicCursor::open(&http.shared, topic.clone(), from)?;
     let keep_alive = Duration::from_millis(http.config.keep_alive_interval_ms);
     let body = SseBody {
@@ -58,9 +56,8 @@ pub(super) async fn stream(request: NamedRequest<TopicName>) -> HttpResult<Respo
         retry_sent: false,
         keep_alive_interval: keep_alive,
         keep_alive_timer: Box::pin(tokio::time::sleep(keep_alive)),
-        stop: Box::pin(stopped_or_revoked(client, topic.clone(), http.stop.clone())),
+        end,
         topic,
-        _subscription_quota: subscription,
     };
     Ok(event_stream(body))
 }
@@ -76,17 +73,6 @@ pub(super) fn event_stream(
     // Otherwise nginx buffers the events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
-}
-
-async fn stopped_or_revoked(
-    client: Arc<ConnectedClient>,
-    topic: TopicName,
-    stop: CancellationToken,
-) {
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = client.revoked(Action::Subscribe(topic.as_str())) => {}
-    }
 }
 
 /// The seq after the last event that a reconnecting client has received.
@@ -110,9 +96,7 @@ struct SseBody {
     retry_sent: bool,
     keep_alive_interval: Duration,
     keep_alive_timer: Pin<Box<Sleep>>,
-    _subscription_quota: SubscriptionGuard,
-    /// Ready when the broker stops, or when the client loses the permission.
-    stop: Pin<Box<dyn Future<Output = ()> + Send>>,
+    end: StreamEnd,
 }
 
 impl SseBody {
@@ -171,7 +155,7 @@ impl HttpBody for SseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
-        if this.stop.as_mut().poll(cx).is_ready() {
+        if this.end.as_mut().poll(cx).is_ready() {
             return Poll::Ready(None);
         }
         let mut bytes = this.next_frame(cx);

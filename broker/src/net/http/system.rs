@@ -1,42 +1,37 @@
-//! Requests about the broker itself: liveness, readiness, figures and the `OpenAPI` document.
+//! Requests about the broker itself: liveness, readiness, metrics and the `OpenAPI` document.
 
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tidings_metrics::{Exposition, Format};
 
 use super::HttpState;
 use super::dashboard::prefers_html;
-use super::embedded_handlers::EmbeddedHandler;
 use super::error::{HttpResult, bad_request};
 use super::json_objects::{JSON, JsonResponse};
 use super::manage::{ClientExtension, JsonResult};
 use super::request_input::QueryParams;
 use crate::access::{Action, Permission};
-use crate::figures::{BROKER, Problem, TOPICS};
+use crate::metrics::{BROKER, Problem, TOPICS};
 use crate::net::Setting;
 use crate::topic::Health;
-
-/// The `OpenAPI` 3.1 document without the paths of embedded handlers.
-const OPENAPI: &str = include_str!("openapi.json");
 
 /// `GET /`: the dashboard for a browser; name, version and line port for all other clients.
 pub(super) async fn index(
     State(http): State<Arc<HttpState>>,
-    uri: Uri,
+    params: HttpResult<QueryParams>,
     headers: HeaderMap,
 ) -> HttpResult<Response> {
     let response = match &http.dashboard {
         // Links in mails and chats get parameters that the page does not need.
         Some(dashboard) if prefers_html(&headers) => dashboard.page(),
         _ => {
-            QueryParams::parse(&uri, &[])?;
+            params?;
             JsonResponse(json!({
                 "name": "tidings",
                 "version": env!("CARGO_PKG_VERSION"),
@@ -51,30 +46,13 @@ pub(super) async fn index(
 }
 
 /// `GET /openapi.json`
-pub(super) async fn openapi(State(http): State<Arc<HttpState>>, uri: Uri) -> HttpResult<Response> {
-    QueryParams::parse(&uri, &[])?;
-    Ok(([(header::CONTENT_TYPE, JSON)], http.openapi_document.clone()).into_response())
-}
-
-/// The `OpenAPI` document of a broker with these embedded handlers.
-pub(super) fn openapi_with(handlers: &[Arc<dyn EmbeddedHandler>]) -> Bytes {
-    if handlers.is_empty() {
-        return Bytes::from_static(OPENAPI.as_bytes());
-    }
-    let mut document: Value = serde_json::from_str(OPENAPI).expect("openapi.json is JSON");
-    for handler in handlers {
-        let paths: Value = serde_json::from_str(handler.openapi_paths())
-            .expect("a handler describes its paths in JSON");
-        let paths = paths.as_object().cloned().unwrap_or_default();
-        document["paths"].as_object_mut().expect("`paths` is an object").extend(paths);
-    }
-    Bytes::from(document.to_string())
+pub(super) async fn openapi(State(http): State<Arc<HttpState>>, _: QueryParams) -> Response {
+    ([(header::CONTENT_TYPE, JSON)], http.openapi_document.clone()).into_response()
 }
 
 /// `GET /health`: any response means that the broker is alive.
-pub(super) async fn health(uri: Uri) -> JsonResult {
-    QueryParams::parse(&uri, &[])?;
-    Ok(JsonResponse(json!({ "status": "ok" })))
+pub(super) async fn health(_: QueryParams) -> JsonResponse {
+    JsonResponse(json!({ "status": "ok" }))
 }
 
 /// `GET /ready`: whether every topic accepts events; if not, 503. Only clients that may monitor the
@@ -82,9 +60,8 @@ pub(super) async fn health(uri: Uri) -> JsonResult {
 pub(super) async fn ready(
     State(http): State<Arc<HttpState>>,
     Extension(client): ClientExtension,
-    uri: Uri,
+    _: QueryParams,
 ) -> HttpResult<Response> {
-    QueryParams::parse(&uri, &[])?;
     let (mut full, mut failed) = (Vec::new(), Vec::new());
     for topic in http.shared.topics.list() {
         match topic.stats().health {
@@ -108,9 +85,8 @@ pub(super) async fn ready(
 pub(super) async fn stats(
     State(http): State<Arc<HttpState>>,
     Extension(client): ClientExtension,
-    uri: Uri,
+    _: QueryParams,
 ) -> JsonResult {
-    QueryParams::parse(&uri, &[])?;
     client.check_action(Action::Monitor)?;
     let snapshot = http.shared.snapshot();
     let mut counts = snapshot.json();
@@ -129,9 +105,8 @@ pub(super) async fn stats(
 }
 
 /// `GET /me`: the identity of the client, and what it may do.
-pub(super) async fn me(Extension(client): ClientExtension, uri: Uri) -> JsonResult {
-    QueryParams::parse(&uri, &[])?;
-    let identity = client.current_identity();
+pub(super) async fn me(Extension(client): ClientExtension, _: QueryParams) -> JsonResult {
+    let identity = client.session().identity().clone();
     let permissions = identity.permissions();
     let may_do_all = permissions.is_unlimited();
     let expires = identity.expires_unix_ms().and_then(|ms| Timestamp::from_millisecond(ms).ok());
@@ -157,9 +132,8 @@ pub(super) async fn me(Extension(client): ClientExtension, uri: Uri) -> JsonResu
 pub(super) async fn config(
     State(http): State<Arc<HttpState>>,
     Extension(client): ClientExtension,
-    uri: Uri,
+    _: QueryParams,
 ) -> JsonResult {
-    QueryParams::parse(&uri, &[])?;
     client.check_action(Action::Monitor)?;
     let shared = &http.shared;
     let is_encrypted = shared.tls.is_some();
@@ -172,7 +146,7 @@ pub(super) async fn config(
     let listens = listens.into_iter().flatten();
     let listens =
         listens.map(|(way, address, tls)| json!({ "way": way, "address": address, "tls": tls }));
-    let identity = client.current_identity();
+    let identity = client.session().identity().clone();
     let may_see = identity.is_known() && identity.permissions().allows(Action::Admin);
     let setting =
         |Setting { key, value, origin }| json!({ "key": key, "value": value, "origin": origin });
@@ -187,15 +161,14 @@ pub(super) async fn config(
     })))
 }
 
-/// `GET /metrics`: all figures in a text format of Prometheus.
+/// `GET /metrics`: all metrics in a text format of Prometheus.
 pub(super) async fn metrics(
     State(http): State<Arc<HttpState>>,
     Extension(client): ClientExtension,
-    uri: Uri,
+    params: QueryParams,
     headers: HeaderMap,
 ) -> HttpResult<Response> {
     client.check_action(Action::Monitor)?;
-    let params = QueryParams::parse(&uri, &["topics"])?;
     let with_topics = match params.get("topics") {
         None => false,
         Some("yes") => true,
@@ -209,7 +182,7 @@ pub(super) async fn metrics(
     if with_topics {
         text.add(TOPICS, &snapshot);
     }
-    for source in http.shared.metrics() {
+    for source in http.shared.metrics_sources() {
         source.add_to(&mut text);
     }
     Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())

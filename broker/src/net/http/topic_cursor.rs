@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use tidings_protocol::{
-    AttributeFilter, CanonicalUrl, Code, Payload, ProtocolError, Seq, StartAt, TopicName,
+    AttributeFilter, CanonicalUrl, Code, HostPattern, Payload, ProtocolError, Seq, StartAt,
+    TopicName,
 };
 
-use super::error::HttpResult;
+use super::error::{HttpResult, bad_request};
 use super::request_input::{QueryParams, REPEATABLE};
 use crate::net::Shared;
 use crate::topic::{EventRun, Fetched, Lag, Reader, WaiterSlot};
@@ -23,11 +24,8 @@ pub(super) struct EventFilter {
 }
 
 impl EventFilter {
-    /// The query parameters of a filter.
-    pub(super) const PARAMS: [&str; 3] = ["host", "prefix", REPEATABLE];
-
     pub(super) fn from_params(params: &QueryParams) -> HttpResult<Self> {
-        let host = params.get("host").map(str::to_ascii_lowercase);
+        let host = params.get("host").map(parse_host).transpose()?;
         let attributes = AttributeFilter::parse(params.all(REPEATABLE))?;
         Ok(Self { host, prefix: params.get("prefix").map(str::to_owned), attributes })
     }
@@ -51,6 +49,16 @@ impl EventFilter {
         let is_on = |host: &String| CanonicalUrl::parse(target).is_ok_and(|url| url.host() == host);
         self.host.as_ref().is_none_or(is_on) && self.prefix.as_ref().is_none_or(has_prefix)
     }
+}
+
+/// The host as in a canonical URL, which is compared with those of events.
+fn parse_host(text: &str) -> HttpResult<String> {
+    let host: HostPattern =
+        text.parse().map_err(|error| bad_request(format!("host={text}: {error}")))?;
+    if host.is_below() {
+        return Err(bad_request(format!("host={text}: expected one host, such as example.org")));
+    }
+    Ok(host.host().to_owned())
 }
 
 /// A cursor on a topic. Reading creates no topic: the cursor waits for a topic that does not exist,
@@ -168,10 +176,14 @@ impl Drop for TopicCursor {
 mod tests {
     use super::*;
 
-    fn filter(query: &str) -> EventFilter {
+    fn try_filter(query: &str) -> HttpResult<EventFilter> {
         let uri = format!("/x?{query}").parse().unwrap();
-        let params = QueryParams::parse(&uri, &EventFilter::PARAMS).unwrap();
-        EventFilter::from_params(&params).unwrap()
+        let params = QueryParams::parse(&uri, &["host", "prefix", REPEATABLE]).unwrap();
+        EventFilter::from_params(&params)
+    }
+
+    fn filter(query: &str) -> EventFilter {
+        try_filter(query).unwrap()
     }
 
     // PROTOCOL: H6
@@ -183,6 +195,10 @@ mod tests {
         assert!(!host.matches("http://www.example.org/"));
         assert!(!host.matches("http://other.example/ source=example.org"));
         assert!(!host.matches("example.org is up"));
+        assert!(filter("host=b%C3%BCcher.example").matches("http://b\u{fc}cher.example/"));
+        for host in ["http://example.org", "example.org:80", "*.example.org", "a..org", "::1"] {
+            assert!(try_filter(&format!("host={host}")).is_err(), "{host}");
+        }
         let prefix = filter("prefix=http://example.org/posts/");
         assert!(prefix.matches("http://example.org/posts/1"));
         assert!(prefix.matches("http://EXAMPLE.org:80/posts/1"), "in its canonical form");

@@ -4,6 +4,7 @@
 use std::io::Write;
 
 use super::*;
+use crate::access::AccessConfig;
 
 #[tokio::test]
 async fn a_rejected_connection_receives_the_error_even_while_it_sends() {
@@ -276,4 +277,20 @@ async fn a_stop_sends_pending_output_and_closes_all_connections() {
     assert_eq!(rest, ["+OK 1 1", "MSG new-url 1 the last"]);
     assert_eq!(peer.read_until_closed().await, "");
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+// PROTOCOL: S10
+#[tokio::test]
+async fn a_peer_whose_topic_cannot_be_created_gets_no_farewell() {
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let peer_topic = Some("chat".parse().unwrap());
+    let access = AccessConfig { peer_topic, ..AccessConfig::default() };
+    // The topics that always exist.
+    let limits = Limits { topics_max: 4, ..Limits::default() };
+    let config = BrokerConfig { listen, access, limits, ..BrokerConfig::default() };
+    let broker = Broker::start(config).await.unwrap();
+    let mut peer = TestConnection::connect_greeted(&broker).await;
+    peer.send("hello\n").await;
+    peer.write.shutdown().await.unwrap();
+    assert_eq!(peer.read_until_closed().await, "");
 }

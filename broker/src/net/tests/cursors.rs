@@ -8,8 +8,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::*;
+use tidings_protocol::Sync;
+
 use crate::audit::Audit;
-use crate::catalog::Sync;
 use crate::clock::Clock;
 use crate::groups::Groups;
 use crate::net::{Shared, bind, listen, serve_lines};
@@ -191,6 +192,46 @@ async fn cursor_answers_keep_the_order_of_commands() {
         assert!(answer.starts_with(expected), "{answers:?}");
     }
     assert_eq!(cursor_line(&mut client, "a").await, "c next=3 behind=0 held=no");
+    broker.stop().await;
+}
+
+// PROTOCOL: K5
+#[tokio::test]
+async fn a_command_sees_the_cursors_of_earlier_commands() {
+    let disk = SimulatedDisk::new(1);
+    let broker = broker_on_disk(&disk);
+    let mut client = TestConnection::connect_client(&broker).await;
+    publish(&mut client, "a", 3).await;
+    disk.stall_syncs(Path::new("data"));
+    let lines = "SUB a from=3 as=c\nTOPIC show a\nSEEN a 3\nUNSUB a\nTOPIC show a\n\
+                 SUB a from=1 as=c\nUNSUB a\nTOPIC forget a cursor=c\nTOPIC show a\nPING\n";
+    client.send(lines).await;
+    let mut other = TestConnection::connect_client(&broker).await;
+    other.request_until("TOPIC show a", "readers=1").await;
+    disk.resume_syncs();
+    let mut received = Vec::new();
+    while received.last().is_none_or(|line: &String| !line.starts_with("PONG ")) {
+        received.push(client.next_line().await);
+    }
+    received.retain(|line| line != "MSG a 3 x\r\n");
+    let expected = [
+        "+OK\r",
+        "+ cursor c next=3 behind=1 held=yes ",
+        "+OK a ",
+        "+OK\r",
+        "+OK\r",
+        "+ cursor c next=4 behind=0 held=no ",
+        "+OK a ",
+        "+OK\r",
+        "+OK\r",
+        "+OK\r",
+        "+OK a ",
+        "PONG ",
+    ];
+    assert_eq!(received.len(), expected.len(), "{received:#?}");
+    for (line, begins) in received.iter().zip(expected) {
+        assert!(line.starts_with(begins), "{begins}: {received:#?}");
+    }
     broker.stop().await;
 }
 

@@ -10,10 +10,11 @@ use std::thread;
 use bytes::{Bytes, BytesMut};
 use fastrand::Rng;
 use tidings_log::{DiskFaults, SimulatedDisk, simulation};
-use tidings_protocol::{Answers, AttributeFilter, Durability, Reply, Seq, StartAt};
+use tidings_protocol::{
+    Answers, AttributeFilter, Durability, Reply, Seq, StartAt, Sync, TopicSettings,
+};
 
 use super::*;
-use crate::catalog::{Sync, TopicSettings};
 use crate::clock::{Clock, Moment};
 use crate::net::outbound::OutboundQueue;
 use crate::net::subscriptions::{SubscriptionKind, Subscriptions};

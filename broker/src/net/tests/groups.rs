@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use tidings_queue::GroupConfig;
+use tokio::io::AsyncWriteExt;
 
 use super::{TestConnection, start_broker, start_broker_in};
 use crate::limits::Limits;
@@ -46,6 +47,20 @@ async fn a_client_may_disconnect_during_job_wait() {
     assert!(remaining.request("JOB close site").await.starts_with("+OK site "));
 }
 
+#[tokio::test]
+async fn a_wait_ends_some_time_after_the_input() {
+    let limits = Limits { closing_timeout_ms: 50, ..Limits::default() };
+    let broker = start_broker(limits).await;
+    let mut waiter = TestConnection::connect_client(&broker).await;
+    assert!(waiter.request("JOB open site").await.starts_with("+OK site "));
+    waiter.send("JOB wait site\nPUB t x\nPING\n").await;
+    waiter.write.shutdown().await.unwrap();
+    let answers = waiter.read_until_closed().await;
+    let starts: Vec<_> = answers.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(starts, ["-ERR", "+OK", "PONG"], "{answers}");
+    assert!(answers.starts_with("-ERR conflict the input has ended "), "{answers}");
+}
+
 // PROTOCOL: G4
 #[tokio::test]
 async fn job_watch_reports_progress_and_the_end() {
@@ -58,10 +73,10 @@ async fn job_watch_reports_progress_and_the_end() {
     watcher.send("JOB watch site every=100ms\nPING\nJOB watch site\n").await;
     let line = watcher.next_line().await;
     assert!(line.starts_with("+ site number=1 pass=1 state=open pending=0 "), "{line}");
-    assert!(line.ends_with(" found=0 rate=0.0\r\n"), "{line}");
+    assert!(line.contains(" found=0 opened=") && line.ends_with(" rate=0.0\r\n"), "{line}");
     assert!(other.request("JOB add site url=http://a.test/").await.starts_with("+OK site new=1 "));
     let line = watcher.next_line().await;
-    assert!(line.contains(" found=1 rate="), "{line}");
+    assert!(line.contains(" found=1 opened="), "{line}");
     let mut worker = TestConnection::connect_client(&broker).await;
     assert!(worker.request("JOIN crawlers").await.starts_with("+OK"));
     let task = worker.next_line().await.split(' ').nth(1).unwrap().to_owned();
@@ -189,6 +204,7 @@ async fn an_event_of_one_groups_job_is_an_ordinary_event_in_another() {
     assert!(lines[2].contains(" reason=unknown-job group="), "{lines:?}");
 }
 
+// PROTOCOL: C3
 #[tokio::test]
 async fn actions_validate_their_arguments() {
     let broker = start_broker(Limits::default()).await;
@@ -222,6 +238,11 @@ async fn actions_validate_their_arguments() {
         ("JOB watch site colour=red", "bad-argument"),
         ("JOB watch nothing", "unknown"),
         ("JOB watch", "bad-argument"),
+        ("JOB ls site", "bad-argument"),
+        ("TOPIC ls new-url", "bad-argument"),
+        ("GROUP ls crawlers", "bad-argument"),
+        ("GROUP ls state=dead", "bad-argument"),
+        ("GROUP set crawlers", "bad-argument"),
         ("GROUP pause crawlers hard=yes", "bad-argument"),
         ("GROUP retry crawlers state=dead", "bad-argument"),
         ("GROUP tasks crawlers state=gone", "bad-argument"),
@@ -265,6 +286,11 @@ async fn a_group_log_is_compacted_and_a_restart_reads_it() {
         }
     }
     let (mut before, group) = (client.request("JOB ls").await, dir.path().join("groups/crawlers"));
+    // The clock of a group may lose some ms in a restart, which times of its jobs then gain.
+    let untimed = |jobs: &str| {
+        let jobs = jobs.lines().map(|job| job.split(" opened=").next().map(str::to_owned));
+        jobs.collect::<Vec<_>>()
+    };
     broker.stop().await;
     // 250 entries and jobs, three times, and the preallocated space.
     assert!(bytes_in(&group) < 5 * LOG_BYTES, "{} bytes", bytes_in(&group));
@@ -272,7 +298,7 @@ async fn a_group_log_is_compacted_and_a_restart_reads_it() {
         let broker = start().await;
         let mut client = TestConnection::connect_client(&broker).await;
         let after = client.request("JOB ls").await;
-        assert_eq!(after, before);
+        assert_eq!(untimed(&after), untimed(&before));
         assert!(client.request("JOB open another").await.contains(" pass="));
         before = client.request("JOB ls").await;
         broker.stop().await;

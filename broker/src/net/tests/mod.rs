@@ -2,6 +2,7 @@
 
 mod closing;
 mod cursors;
+mod doors;
 mod filters;
 mod groups;
 mod pressure;
@@ -15,9 +16,11 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
+use super::client_session::AdmittedConnection;
 use super::completes_within;
 use super::connection::Connection;
 use super::stream::SocketStream;
+use crate::access::Transport;
 use crate::config::BrokerConfig;
 use crate::limits::Limits;
 use crate::mailbox::ConnId;
@@ -42,6 +45,12 @@ async fn start_broker_in(dir: &TempDir, limits: Limits) -> Broker {
 fn plain_stream(stream: TcpStream) -> (SocketStream, RemoteInfo) {
     let peer = crate::remote::PeerAddr::Tcp(stream.peer_addr().unwrap());
     (SocketStream::Plain(stream), RemoteInfo::unencrypted(peer))
+}
+
+/// A connection that is not served yet.
+fn new_connection(broker: &Broker, stream: SocketStream, remote: RemoteInfo) -> Connection {
+    let admitted = AdmittedConnection::admit(&broker.shared, remote.peer, Transport::Line);
+    Connection::new(broker.shared.clone(), admitted.unwrap(), stream, remote)
 }
 
 /// The remote end of a connection: a client or a peer.
@@ -177,6 +186,12 @@ async fn end_of_input_is_confirmed_by_a_farewell() {
     let mut silent = TestConnection::connect_greeted(&broker).await;
     silent.write.shutdown().await.unwrap();
     assert_eq!(silent.read_until_closed().await, FAREWELL);
+
+    let mut invalid = TestConnection::connect_greeted(&broker).await;
+    invalid.send("third\nno\u{1}event\n").await;
+    invalid.write.shutdown().await.unwrap();
+    assert_eq!(invalid.read_until_closed().await, "", "one of the lines is no event");
+    receiver.expect("third\r\n").await;
 }
 
 // PROTOCOL: S10
@@ -566,12 +581,6 @@ async fn an_idle_connection_is_small() {
     let broker = start_broker(Limits::default()).await;
     let stream = TcpStream::connect(broker.local_addr()).await.unwrap();
     let (stream, remote) = plain_stream(stream);
-    let entered = super::listener::admit_connection(
-        &broker.shared,
-        remote.peer,
-        crate::access::Transport::Line,
-    )
-    .unwrap();
-    let task = Connection::new(broker.shared.clone(), entered, stream, remote).run();
+    let task = new_connection(&broker, stream, remote).run();
     assert!(size_of_val(&task) <= 512, "{}", size_of_val(&task));
 }

@@ -46,13 +46,7 @@ async fn unserved_connection(broker: &Broker) -> (Connection, TestConnection) {
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (read, write) = client.into_split();
     let (stream, remote) = plain_stream(listener.accept().await.unwrap().0);
-    let entered = crate::net::listener::admit_connection(
-        &broker.shared,
-        remote.peer,
-        crate::access::Transport::Line,
-    )
-    .unwrap();
-    let connection = Connection::new(broker.shared.clone(), entered, stream, remote);
+    let connection = new_connection(broker, stream, remote);
     (connection, TestConnection { read: BufReader::new(read), write })
 }
 

@@ -16,7 +16,6 @@ use tokio_rustls::client::TlsStream;
 use super::tls_pair::{read_now, tls_pair};
 use super::*;
 use crate::TlsConfig;
-use crate::access::Transport;
 use crate::mailbox::{ConnMessage, GroupBatch};
 
 /// A broker with TLS, and a connector that trusts its certificate.
@@ -163,10 +162,8 @@ async fn a_worker_that_reads_its_tasks_slowly_but_steadily_stays_connected() {
     let (stream, mut client) = tls_pair().await;
     let peer = crate::remote::PeerAddr::Tcp(broker.local_addr());
     let remote = RemoteInfo { peer, certificate: None, is_encrypted: true };
-    let entered =
-        super::super::listener::admit_connection(&broker.shared, peer, Transport::Line).unwrap();
-    let mailbox = entered.mailbox.clone();
-    let connection = Connection::new(broker.shared.clone(), entered, stream, remote);
+    let connection = new_connection(&broker, stream, remote);
+    let mailbox = connection.mailbox.clone();
     let connection = tokio::spawn(connection.run());
     tokio::time::pause();
     let (mut received, mut bytes) = (0, vec![0; 16 << 10]);

@@ -7,8 +7,10 @@ use proptest::prelude::*;
 use tidings_log::{FileSystem, SegmentStore, Store};
 
 use super::*;
+use tidings_protocol::{Sync, TopicSettings};
+
 use crate::TEST_LIMIT;
-use crate::catalog::{Catalog, Sync, TopicSettings};
+use crate::catalog::Catalog;
 
 struct Unparks(Thread);
 
@@ -150,6 +152,32 @@ fn a_reader_behind_the_tail_continues_from_disk() {
         }
     }
     assert_eq!(lines, 10_000);
+    topics.close();
+}
+
+// PROTOCOL: D2, D5
+#[test]
+fn events_in_memory_are_kept_after_retention_has_removed_their_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let topics = open(folder.path(), &Limits { tail_bytes_max: 3 << 20, ..Limits::default() });
+    let small = TopicSettings { retain_bytes: 1 << 20, ..TopicSettings::default() };
+    topics.create(&"t".parse().unwrap(), small, |result| result.unwrap()).unwrap();
+    let topic = named(&topics, "t");
+    let text = "x".repeat(40_000);
+    for seq in 1..=150 {
+        keep(&topic, &[format!("{seq} {text}")]);
+    }
+    topic.maintain();
+    let first = topic.stats().first_kept;
+    let files = topic.log.as_ref().unwrap().bounds().first;
+    assert!(Seq(1) < first && first < files, "{first} of the memory, {files} of the files");
+    for from in 1..=first.0 {
+        let (events, missed) = replay(&topic, StartAt::Seq(Seq(from)));
+        let seqs = events.iter().map(|(seq, _)| *seq);
+        assert!(seqs.eq(first.0..=150), "from {from}: {:?}", events.first());
+        let lag = (from < first.0).then(|| format!("lag {from} {}", first.0 - 1));
+        assert_eq!(missed, Vec::from_iter(lag));
+    }
     topics.close();
 }
 

@@ -9,8 +9,10 @@ use tidings_log::{DiskFaults, SimulatedDisk};
 
 use super::disk::{expected, keep, named, numbered, open, replay, settle, waker};
 use super::*;
+use tidings_protocol::Sync;
+
 use crate::TEST_LIMIT;
-use crate::catalog::{CatalogRecord, Sync};
+use crate::catalog::CatalogRecord;
 
 /// Waits until a condition is met, which a waker reports.
 #[track_caller]
@@ -46,6 +48,28 @@ fn a_failed_deletion_changes_nothing() {
     drop((topic, again, topics));
     let topics = open(folder.path(), &limits);
     assert_eq!(replay(&named(&topics, "t"), StartAt::First), (expected(1..6), vec![]));
+}
+
+// PROTOCOL: R7
+#[test]
+fn a_topic_is_deleted_while_its_first_seqs_are_reserved() {
+    let disk = SimulatedDisk::new(1);
+    let topics = Topics::simulated(&disk, &Limits::default(), Sync::Always).unwrap();
+    disk.stall_syncs(Path::new("data/topics/t"));
+    let files = || {
+        let files = disk.files().into_iter();
+        files.filter(|(path, _)| path.starts_with("data/topics/t")).count()
+    };
+    let topic = topics.create(&"t".parse().unwrap(), topics.defaults(), |_| ()).unwrap();
+    until(|_| files() > 0);
+    let (sender, receiver) = channel();
+    topics.delete(&topic, move |result| sender.send(result).unwrap()).unwrap();
+    disk.resume_syncs();
+    receiver.recv_timeout(TEST_LIMIT).unwrap().unwrap();
+    assert_eq!(files(), 0);
+    keep(&named(&topics, "t"), &numbered(1..3));
+    assert_eq!(replay(&named(&topics, "t"), StartAt::First), (expected(1..3), vec![]));
+    topics.close();
 }
 
 // PROTOCOL: A9

@@ -15,7 +15,9 @@ use std::task::Wake;
 use tidings_log::{Disk, SegmentStore, SimulatedDisk, Store};
 
 use super::*;
-use crate::catalog::{Catalog, Sync};
+use tidings_protocol::Sync;
+
+use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::limits::Limits;
 

@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
+use tidings_protocol::TopicSettings;
+
 use super::disk::{expected, keep, named, numbered, open, replay, waker};
 use super::faults::until;
 use super::*;
-use crate::catalog::TopicSettings;
 
 type Numbered = Vec<(u64, String)>;
 
@@ -88,9 +89,11 @@ fn events_lost_on_a_full_disk_do_not_count() {
         let next = topic.head().0;
         keep(&topic, &numbered(next..next + 2));
         all.extend(expected(next..next + 2));
+        assert_eq!(topic.stats().kept, all.len() as u64);
         topic.hold();
         topic.append(ConnId(1), ["lost", "lost"]).unwrap();
         topic.lose_held();
+        assert_eq!(topic.stats().kept, all.len() as u64);
         check(&topic, &all);
     }
     topics.close();

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 use tidings_log::{DiskFaults, SimulatedDisk, simulation};
 
+use tidings_protocol::Sync;
+
 use super::disk::{named, replay, settle, waker};
 use super::*;
-use crate::catalog::Sync;
 
 /// Starts of the broker in one simulation.
 const LIVES: usize = 6;

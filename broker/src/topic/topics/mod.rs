@@ -15,7 +15,7 @@ use tidings_log::{
 };
 use tidings_protocol::{
     Code, DEAD_LETTER_TOPIC, DEFAULT_TOPIC, Durability, JOB_DONE_TOPIC, PAGE_READY_TOPIC,
-    ProtocolError, Seq, StartAt, TopicName,
+    ProtocolError, Seq, StartAt, Sync, TopicName, TopicSettings,
 };
 
 use super::cold_reads::ColdReads;
@@ -25,7 +25,7 @@ use super::tail::{LineForm, Tail};
 use super::tail_memory::TailMemory;
 use super::watermarks::TopicWatermarks;
 use super::{RESERVED_IN_MEMORY, Topic};
-use crate::catalog::{Catalog, CatalogRecord, Sync, TopicSettings};
+use crate::catalog::{Catalog, CatalogRecord};
 use crate::clock::Clock;
 use crate::limits::Limits;
 
@@ -303,7 +303,7 @@ impl Topics {
                     format!("topic {name} has {} readers; disconnect them first", tail.readers);
                 return Err(ProtocolError::new(Code::Busy, text));
             }
-            if tail.durable() < tail.head || tail.watermarks.is_queued && topic.log.is_some() {
+            if tail.durable() < tail.head {
                 let text = format!("events of {name} are being written; try again");
                 return Err(ProtocolError::new(Code::Busy, text));
             }
@@ -423,6 +423,7 @@ impl Topics {
             settings: Mutex::new(settings),
             tail: Watermarked::new(tail),
             log,
+            committing: Mutex::default(),
             shared: Arc::clone(&self.shared),
         });
         index.add(&topic);

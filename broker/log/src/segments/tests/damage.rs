@@ -7,7 +7,7 @@ use fastrand::Rng;
 use tidings_protocol::Seq;
 
 use super::{BUFFER, Heard, events, fill, hear, line, newest, open, options};
-use crate::format::{ANY_BATCH_MAGIC, BATCH_HEADER, BatchHeader, BatchHome, SEGMENT_HEADER};
+use crate::format::{BATCH_HEADER, BATCH_MAGIC, BatchHeader, BatchHome, SEGMENT_HEADER};
 use crate::segments::SegmentLog;
 use crate::simulation::{SimulatedDisk, seeds};
 use crate::topic_log::{CheckedFile, TopicLog};
@@ -144,7 +144,7 @@ struct Copy<'a> {
 fn batches(files: &[(PathBuf, Vec<u8>)]) -> Vec<Copy<'_>> {
     let mut copies = Vec::new();
     for (path, bytes) in files {
-        for offset in memchr::memmem::find_iter(bytes, ANY_BATCH_MAGIC) {
+        for offset in memchr::memmem::find_iter(bytes, BATCH_MAGIC) {
             let payload = u32::from_le_bytes(bytes[offset + 8..offset + 12].try_into().unwrap());
             let end = offset + BATCH_HEADER + payload as usize;
             copies.push(Copy { from: (path, offset), bytes: &bytes[offset..end] });

@@ -1,4 +1,4 @@
-//! Logs of earlier versions, in `tests/fixtures/log`. Each must stay readable.
+//! Logs of each version, in `tests/fixtures/log`. Each must stay readable.
 //!
 //! A new version adds a directory `v<n>` and leaves the others unchanged.
 
@@ -9,7 +9,7 @@ use tidings_protocol::Seq;
 
 use super::{BUFFER, DIR, Heard, events, fill, hear, name, newest, open};
 use crate::disk::Disk;
-use crate::format::{BATCH_HEADER, BATCH_MAGIC_1, SEGMENT_HEADER};
+use crate::format::{BATCH_HEADER, SEGMENT_HEADER};
 use crate::segments::{Recovered, SegmentLog};
 use crate::simulation::SimulatedDisk;
 use crate::topic_log::TopicLog;
@@ -56,7 +56,7 @@ fn write_whole() -> (SimulatedDisk, SegmentLog) {
 }
 
 /// The versions with fixtures.
-const VERSIONS: [&str; 2] = ["v1", "v2"];
+const VERSIONS: [&str; 1] = ["v1"];
 
 /// Writes the fixtures of this version: `cargo test -p tidings-log tests::fixtures --
 /// --ignored`. Only for a version that was never released.
@@ -64,7 +64,7 @@ const VERSIONS: [&str; 2] = ["v1", "v2"];
 #[ignore = "writes into the source tree"]
 fn make_the_fixtures_of_this_version() {
     let save = |fixture: &str, disk: &SimulatedDisk| {
-        let folder = folder("v2", fixture);
+        let folder = folder("v1", fixture);
         fs::create_dir_all(&folder).unwrap();
         for (path, bytes) in disk.files() {
             fs::write(folder.join(name(&path)), bytes).unwrap();
@@ -190,20 +190,5 @@ fn an_unreadable_file_is_set_aside() {
         assert_eq!(heard[..heard.len() - 1], whole()[..heard.len() - 1]);
         assert!(found.findings.iter().any(|text| text.contains("set aside")));
         assert!(disk.files().iter().any(|(path, _)| name(path).ends_with(".log.damaged")));
-    }
-}
-
-/// Version 1 has no addresses.
-#[test]
-fn misplaced_batches_of_version_1_lose_nothing() {
-    let (disk, _, _) = read("v1", "killed");
-    let files = disk.files();
-    let [(older, _), (_, newer)] = &files[..] else { panic!("{files:?}") };
-    for batch in memchr::memmem::find_iter(newer, BATCH_MAGIC_1) {
-        let disk = disk.copy();
-        disk.damage(older, |file| file.extend(&newer[batch..]));
-        let (log, found) = open(&disk, SEGMENT_BYTES);
-        assert_eq!(hear(&log, 1, BUFFER).unwrap(), whole(), "byte {batch}");
-        assert_eq!(found.next, Seq(119), "byte {batch}");
     }
 }

@@ -59,7 +59,7 @@ fn a_flipped_bit_after_an_orderly_stop_is_not_a_torn_end() {
         }
         drop(log);
         disk.cut_power();
-        // With the record of the stop, and without it as in an older program.
+        // With the record of the stop, and without it.
         for stopped in [Some(&end), None] {
             let (log, again) = open(&disk, stopped);
             assert_eq!(check(&log, &PIECES, &[], &case), lost, "{case}: a later read differs");

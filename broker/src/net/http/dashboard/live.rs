@@ -23,7 +23,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::Request;
-use axum::http::{StatusCode, Uri};
+use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
 use http_body::Frame;
@@ -34,7 +34,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
-use super::super::client::{ConnectedClient, SubscriptionGuard};
+use super::super::client::{ConnectedClient, StreamEnd};
 use super::super::error::{ErrorResponse, HttpResult, bad_request};
 use super::super::request_input::QueryParams;
 use super::super::sse::{KEEP_ALIVE_COMMENT, RETRY_FIELD, event_stream};
@@ -203,14 +203,17 @@ impl Live {
     /// `GET /live`
     pub(in super::super) fn stream(
         self: &Arc<Self>,
-        client: Arc<ConnectedClient>,
-        uri: &Uri,
+        client: &Arc<ConnectedClient>,
+        params: &QueryParams,
     ) -> HttpResult<Response> {
         client.check_action(Action::Monitor)?;
-        let params = QueryParams::parse(uri, &["on"])?;
         let subjects = Subject::parse_list(params.get("on").unwrap_or_default())?;
-        subjects.iter().try_for_each(|subject| client.check_action(subject.action()))?;
-        let quota = client.begin_subscription()?;
+        let shown = subjects.clone();
+        let check = move |identity: &Identity| {
+            identity.check_action(Action::Monitor)?;
+            shown.iter().try_for_each(|subject| identity.check_action(subject.action()))
+        };
+        let end = client.begin_stream(None, check, self.http.stop.clone())?;
         let place = Arc::clone(&self.streams).try_acquire_owned();
         let place = place.map_err(|_| limit_reached("streams", STREAMS_MAX))?;
         let updates = subjects.iter().map(|subject| self.subscribe(subject));
@@ -218,9 +221,8 @@ impl Live {
             updates: updates.collect::<HttpResult<_>>()?,
             http: Arc::clone(&self.http),
             has_begun: false,
-            end: Box::pin(stopped_or_revoked(Arc::clone(&self.http), client, subjects)),
+            end,
             memory: None,
-            _quota: quota,
             _place: place,
         };
         Ok(event_stream(LiveBody(Box::pin(stream.next()))))
@@ -296,33 +298,16 @@ fn limit_reached(what: &str, max: usize) -> ErrorResponse {
     response.with_retry_after(RETRY_AFTER_S)
 }
 
-async fn stopped_or_revoked(
-    http: Arc<HttpState>,
-    client: Arc<ConnectedClient>,
-    subjects: Vec<Subject>,
-) {
-    let check = |identity: &Identity| {
-        identity.check_action(Action::Monitor)?;
-        subjects.iter().try_for_each(|subject| identity.check_action(subject.action()))
-    };
-    tokio::select! {
-        () = http.stop.cancelled() => {}
-        () = client.wait_until_denied(check) => {}
-    }
-}
-
 /// The stream of one client.
 struct LiveStream {
     http: Arc<HttpState>,
     /// The subject that was sent last is the last one.
     updates: Vec<watch::Receiver<Bytes>>,
     has_begun: bool,
-    /// Ready when the broker stops, or when the client loses a permission.
-    end: Pin<Box<dyn Future<Output = ()> + Send>>,
+    end: StreamEnd,
     /// For the event that was sent last. Until the client has read most of it, the connection asks
     /// for no further one.
     memory: Option<OwnedSemaphorePermit>,
-    _quota: SubscriptionGuard,
     _place: OwnedSemaphorePermit,
 }
 
@@ -400,8 +385,6 @@ mod tests {
 
     use super::super::super::HttpConfig;
     use super::*;
-    use crate::access::Transport;
-    use crate::net::listener::admit_connection;
     use crate::remote::{PeerAddr, RemoteInfo};
     use crate::{Broker, BrokerConfig};
 
@@ -426,10 +409,9 @@ mod tests {
     fn open(live: &Arc<Live>, on: &str) -> HttpResult<Response> {
         let shared = &live.http.shared;
         let remote = RemoteInfo::unencrypted(PeerAddr::Tcp("127.0.0.1:1".parse().unwrap()));
-        let admitted = admit_connection(shared, remote.peer, Transport::Http).unwrap();
-        let timeout = Duration::from_secs(1);
-        let client = ConnectedClient::new(Arc::clone(shared), admitted, remote, timeout);
-        live.stream(Arc::new(client), &format!("/live?on={on}").parse().unwrap())
+        let client = ConnectedClient::connected(shared, remote);
+        let params = QueryParams::parse(&format!("/live?on={on}").parse().unwrap(), &["on"])?;
+        live.stream(&Arc::new(client), &params)
     }
 
     /// The next bytes of a stream, without comments.

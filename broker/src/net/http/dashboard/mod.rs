@@ -71,7 +71,7 @@ const FILES: &[(&str, &[u8])] = files![
     "topic-settings.js",
     "uplot/LICENSE",
     "uplot/VERSION",
-    "uplot/uPlot.esm.js",
+    "uplot/uPlot.iife.min.js",
     "uplot/uPlot.min.css",
     "waiting.js",
     "words.js",

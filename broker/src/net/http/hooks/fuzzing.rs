@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use serde_json::{Value, json};
+use serde_json::json;
 use tidings_protocol::{CanonicalUrl, Payload, text};
 use tidings_signature::VerifiedRequest;
 
@@ -26,14 +26,14 @@ static HOOKS: LazyLock<Vec<Hook>> = LazyLock::new(|| {
             "name": "forge", "secret-env": "FORGE", "signature": signature, "url": url,
             "prefixes": [PREFIX], "attributes": { "source": "forge", "prio": 5 },
         });
-        let recipe: Recipe = table.to_string().parse().expect("the recipe is valid");
+        let recipe: Recipe = serde_json::from_value(table).expect("the recipe is valid");
         recipe.with_secret(SECRET).expect("the secret is valid in each encoding")
     });
     hooks.collect()
 });
 
-/// Input: a byte that selects the hook, headers up to an empty line, and the body; or a recipe, if
-/// the first byte is `{`.
+/// Input: a byte that selects the hook, headers up to an empty line, and the body; or a recipe in
+/// JSON and such a request, if the first byte is `{`.
 pub(crate) fn fuzz_webhook(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     if *first == b'{' {
@@ -84,10 +84,8 @@ fn fuzz_recipe(bytes: &[u8]) {
     let Ok(json) = std::str::from_utf8(bytes) else { return };
     // The first line is the table of the recipe, the rest is a request.
     let (table, rest) = json.split_once('\n').unwrap_or((json, ""));
-    let parsed: Result<Value, _> = serde_json::from_str(table);
-    match table.parse::<Recipe>() {
+    match serde_json::from_str::<Recipe>(table) {
         Ok(recipe) => {
-            assert!(parsed.is_ok());
             let Ok(hook) = recipe.with_secret(SECRET) else { return };
             let (headers, body) = parse_request(rest.as_bytes());
             let verified = VerifiedRequest { digest: [7; 32], signed_unix_ms: None };
@@ -101,6 +99,6 @@ fn fuzz_recipe(bytes: &[u8]) {
                 }
             }
         }
-        Err(error) => assert!(!error.is_empty()),
+        Err(error) => assert!(!error.to_string().is_empty()),
     }
 }

@@ -42,7 +42,7 @@ use super::idempotency::{IdempotencyKey, IdempotencyKeys, KeyState};
 use super::json_objects::JsonResponse;
 use super::publish::{append, confirm, wait_for_backpressure};
 use super::request_input::{NamedRequest, check_encoding};
-use crate::audit::{AuditEvent, Initiator};
+use crate::audit::AuditEvent;
 use crate::stats::LogRateLimit;
 use crate::topic::Topic;
 
@@ -164,16 +164,15 @@ fn event_rate(hook_events_per_minute: u32) -> Rate {
 fn default_decoy() -> Hook {
     let recipe = r#"{"name":"none","secret-env":"","signature":"github","url":{"field":""},
         "prefixes":["http://localhost/"]}"#;
-    let recipe: Recipe = recipe.parse().expect("the recipe above is valid");
+    let recipe: Recipe = serde_json::from_str(recipe).expect("the recipe above is valid");
     recipe.with_secret(&"x".repeat(32)).expect("the secret is long enough").decoy()
 }
 
 /// Responds when all events are as safe as their topic promises.
 pub(super) async fn receive(request: NamedRequest<String>, body: Body) -> HttpResult<JsonResponse> {
-    request.params(&[])?;
     let NamedRequest { http, client, name, headers, .. } = request;
     let hooks = &http.hooks;
-    let peer = client.remote.peer.ip();
+    let peer = client.peer_ip();
     // An unknown hook has a decoy, so that the client cannot tell the difference.
     let (index, hook, found) = hooks.find(&name, peer);
     // The content type is checked after the signature.
@@ -234,11 +233,6 @@ pub(super) async fn receive(request: NamedRequest<String>, body: Body) -> HttpRe
     response
 }
 
-/// The publisher of a hook's events in the audit log.
-fn initiator(client: &ConnectedClient, hook: &str) -> Initiator {
-    client.initiator().with_name(format!("hook:{hook}"))
-}
-
 /// Appends the events of a webhook, within the budget of all webhooks.
 async fn publish(
     http: &HttpState,
@@ -249,14 +243,9 @@ async fn publish(
 ) -> HttpResult<Vec<Seq>> {
     let events = u32::try_from(payloads.len()).unwrap_or(u32::MAX);
     take_event_budget(http, client, events)?;
-    // One connection may carry requests of several hooks and clients.
-    let initiator = initiator(client, hook);
-    let conn = initiator.conn;
-    http.shared.audit.identity_changed(conn);
     let appended = wait_for_backpressure(http, topic)
         .await
-        .and_then(|()| append(http, topic, initiator, payloads));
-    http.shared.audit.identity_changed(conn);
+        .and_then(|()| append(client, topic, payloads, Some(hook)));
     if appended.is_err() {
         http.hooks.event_budget.lock().refund(*http.hooks.event_rate.read(), events);
     }
@@ -290,7 +279,7 @@ fn reject_unverified(
     (name, index): (&str, Option<usize>),
     reason: &Rejection,
 ) -> ErrorResponse {
-    let peer = client.remote.peer.ip();
+    let peer = client.peer_ip();
     client.audit(AuditEvent::Refused { why: &format!("webhook: {reason}") });
     http.shared.stats.webhooks.refused.add(1);
     let subject = (index, reason.log_reason());

@@ -10,19 +10,29 @@ use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use tidings_protocol::{PAYLOAD_BYTES_MAX, Payload, ProtocolError, bad_argument};
 
-use super::super::error::{ErrorResponse, HttpResult};
+use super::super::error::{ErrorResponse, HttpResult, bad_request};
+use super::super::request_input::parse_json;
 use super::{EVENTS_MAX, check_payload, event_error, payload_too_long, too_many_events};
 
 /// `{"events": [..]}`
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with `events`")]
 pub(super) struct JsonBody<'a> {
     #[serde(borrow)]
     events: ParsedEvents<'a>,
 }
 
 impl<'a> JsonBody<'a> {
-    pub(super) fn payloads(self) -> HttpResult<Vec<Cow<'a, str>>> {
+    /// The payloads of a body. Its form is checked first, because `serde` reads a list as the fields
+    /// in their order.
+    pub(super) fn payloads_of(body: &'a [u8]) -> HttpResult<Vec<Cow<'a, str>>> {
+        if body.trim_ascii_start().starts_with(b"[") {
+            return Err(bad_request("the body: expected an object with `events`, not a list"));
+        }
+        parse_json::<Self>(body)?.payloads()
+    }
+
+    fn payloads(self) -> HttpResult<Vec<Cow<'a, str>>> {
         let ParsedEvents { payloads, count, first_error } = self.events;
         if count > EVENTS_MAX {
             return Err(too_many_events());
@@ -212,12 +222,11 @@ struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::request_input::parse_json;
     use super::*;
 
     fn payloads(events: &str) -> Result<String, String> {
         let body = format!("{{\"events\":[{events}]}}");
-        let read = parse_json::<JsonBody<'_>>(body.as_bytes()).and_then(JsonBody::payloads);
+        let read = JsonBody::payloads_of(body.as_bytes());
         read.map(|payloads| payloads.join("|")).map_err(|error| error.message().to_owned())
     }
 
@@ -251,6 +260,13 @@ mod tests {
             "null",
         ] {
             assert!(payloads(invalid).is_err(), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn a_body_is_an_object() {
+        for body in [r#"[["a"]]"#, r#" [{"events":["a"]}]"#, "null", r#""a""#, ""] {
+            assert!(JsonBody::payloads_of(body.as_bytes()).is_err(), "{body}");
         }
     }
 

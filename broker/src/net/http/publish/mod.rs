@@ -22,10 +22,8 @@ use super::client::ConnectedClient;
 use super::error::{ErrorResponse, HttpResult, bad_request};
 use super::idempotency::{IdempotencyKey, KeyState, KeyUseId};
 use super::json_objects::JsonResponse;
-use super::request_input::{NamedRequest, content_type, parse_json};
+use super::request_input::{NamedRequest, content_type};
 use crate::access::{Action, Identity};
-use crate::audit::Initiator;
-use crate::mailbox::ConnId;
 use crate::topic::{Topic, dedup_id};
 
 /// Content types of a body of lines. `curl --data` sends the last one by default.
@@ -45,11 +43,10 @@ pub(super) async fn publish(
     request: NamedRequest<TopicName>,
     body: Body,
 ) -> HttpResult<JsonResponse> {
-    request.params(&[])?;
     let NamedRequest { http, client, name, headers, .. } = request;
     let action = Action::Publish(name.as_str());
     client.check_action(action)?;
-    client.check_publish_quota(&name)?;
+    client.check_rate()?;
     let types = [LINE_TYPES.as_slice(), &[JSON_TYPE]].concat();
     let body = http.bodies.receive(&headers, body, &types);
     let received =
@@ -59,10 +56,9 @@ pub(super) async fn publish(
     let is_within_rate = client.check_rate();
     client.count_published(0, received.bytes.len());
     is_within_rate?;
-    let identity = client.current_identity();
     let is_json = content_type(&headers).is_some_and(|kind| kind == JSON_TYPE);
     let mut payloads: Vec<Cow<'_, str>> = if is_json {
-        parse_json::<json_body::JsonBody<'_>>(&received.bytes)?.payloads()?
+        json_body::JsonBody::payloads_of(&received.bytes)?
     } else {
         parse_lines(&received.bytes)?.map(Cow::Borrowed).collect()
     };
@@ -72,22 +68,21 @@ pub(super) async fn publish(
         ));
     }
     client.count_published(payloads.len(), 0);
-    for (at, payload) in payloads.iter().enumerate() {
-        let checked = client.check_publish(&identity, name.as_str(), payload);
-        checked.map_err(|error| event_error(at, &error))?;
-    }
     let key = idempotency_key(&headers)?;
+    let (topic, principal) = {
+        let session = client.session();
+        for (at, payload) in payloads.iter().enumerate() {
+            let authorized = session.authorize_event(name.as_str(), payload);
+            authorized.map_err(|error| event_error(at, &error))?;
+        }
+        (session.topic_for_publish(&name)?, session.identity().name().to_owned())
+    };
     add_traceparent(&mut payloads, &headers);
-    let topic = http.shared.topics.open(&name)?;
     let Some(key) = key else {
         let seqs = append_while_allowed(&http, &client, &topic, &payloads).await?;
         return confirm(&topic, seqs).await;
     };
-    let key = IdempotencyKey {
-        topic_id: topic.id(),
-        principal: identity.name().to_owned(),
-        key: key.to_owned(),
-    };
+    let key = IdempotencyKey { topic_id: topic.id(), principal, key: key.to_owned() };
     add_ids(&mut payloads, &key.key);
     publish_once(&http, &client, &topic, &key, xxh3_128(&received.bytes), &payloads).await
 }
@@ -147,7 +142,11 @@ impl Drop for KeyGuard<'_> {
 }
 
 fn idempotency_key(headers: &HeaderMap) -> HttpResult<Option<&str>> {
-    let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
+    let mut keys = headers.get_all("idempotency-key").iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    if keys.next().is_some() {
+        return Err(bad_request("Idempotency-Key: expected one key"));
+    }
     // The draft of the header requires a quoted string; most clients send the key without quotes.
     let key = key.to_str().map_err(|_| bad_request("Idempotency-Key: expected only ASCII"))?;
     let bare = key.strip_prefix('"').and_then(|key| key.strip_suffix('"')).unwrap_or(key);
@@ -251,7 +250,7 @@ async fn append_while_allowed(
         };
         client.receive_while_allowed(check_all, wait_for_backpressure(http, topic)).await??;
     }
-    append(http, topic, client.initiator(), payloads)
+    append(client, topic, payloads, None)
 }
 
 /// Waits until a topic has no back-pressure; fails after a time limit.
@@ -271,14 +270,14 @@ pub(super) async fn wait_for_backpressure(http: &HttpState, topic: &Topic) -> Ht
     })
 }
 
-/// Appends the events as one batch, and records the publish in the audit log.
+/// Appends the events as one batch, and records them; `hook` is the webhook that has them.
 pub(super) fn append(
-    http: &HttpState,
+    client: &ConnectedClient,
     topic: &Arc<Topic>,
-    initiator: Initiator,
     payloads: &[Cow<'_, str>],
+    hook: Option<&str>,
 ) -> HttpResult<Vec<Seq>> {
-    let conn = ConnId(initiator.conn);
+    let conn = client.conn;
     let ids =
         payloads.iter().enumerate().filter_map(|(at, payload)| Some((at, dedup_id(payload)?)));
     let ids: Vec<_> = ids.collect();
@@ -289,10 +288,7 @@ pub(super) fn append(
         let payloads: Vec<&str> = payloads.iter().map(AsRef::as_ref).collect();
         topic.append_deduplicated(conn, &payloads, &ids)?
     };
-    http.shared.stats.events.add(payloads.len() as u64);
-    let count = payloads.len() as u64;
-    let audit = &http.shared.audit;
-    audit.record_published(topic.name().as_str(), count, initiator.conn, || initiator);
+    client.record_published(topic.name().as_str(), payloads.len(), hook);
     Ok(seqs)
 }
 
@@ -325,13 +321,31 @@ pub(super) async fn confirm(topic: &Topic, seqs: Vec<Seq>) -> HttpResult<JsonRes
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
     use tidings_protocol::StartAt;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
 
     use super::*;
     use crate::access::{AccessConfig, Credential, PermissionSet, Principal, TokenHash, new_token};
+    use crate::mailbox::ConnId;
     use crate::{Broker, BrokerConfig, HttpConfig, Limits};
+
+    // PROTOCOL: H3
+    #[test]
+    fn a_request_has_one_idempotency_key() {
+        let read = |keys: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for key in keys {
+                headers.append("idempotency-key", HeaderValue::from_static(key));
+            }
+            idempotency_key(&headers).map(|key| key.map(str::to_owned)).ok()
+        };
+        assert_eq!(read(&[]), Some(None));
+        assert_eq!(read(&["\"a\""]), Some(Some("a".to_owned())));
+        assert_eq!(read(&["a", "b"]), None);
+        assert_eq!(read(&["a b"]), None);
+    }
 
     /// A reader that reads nothing causes back-pressure, so the publish waits.
     #[tokio::test]
