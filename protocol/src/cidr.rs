@@ -4,13 +4,12 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// An IP network in CIDR form, such as `10.0.0.0/8` or `fd00::/8`.
+use ipnet::IpNet;
+
+/// An IP network in CIDR form, such as `10.0.0.0/8` or `fd00::/8`; an address is a network of its
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IpNetwork {
-    base: IpAddr,
-    /// `<= 32` or `<= 128`, by the family of `base`.
-    prefix_bits: u8,
-}
+pub struct IpNetwork(IpNet);
 
 /// The text is not a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,17 +22,7 @@ pub struct IpNetworkError {
 impl IpNetwork {
     /// Whether the network contains the address. An IPv4 network never contains an IPv6 address.
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.base, address) {
-            (IpAddr::V4(base), IpAddr::V4(address)) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix_bits)).unwrap_or(0);
-                base.to_bits() & mask == address.to_bits() & mask
-            }
-            (IpAddr::V6(base), IpAddr::V6(address)) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix_bits)).unwrap_or(0);
-                base.to_bits() & mask == address.to_bits() & mask
-            }
-            _ => false,
-        }
+        self.0.contains(&address)
     }
 }
 
@@ -41,27 +30,15 @@ impl FromStr for IpNetwork {
     type Err = IpNetworkError;
 
     fn from_str(text: &str) -> Result<Self, IpNetworkError> {
-        let error = || IpNetworkError { text: text.to_owned() };
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let base: IpAddr = address.parse().map_err(|_| error())?;
-        let bits_max = if base.is_ipv4() { 32 } else { 128 };
-        let prefix_bits = match bits {
-            None => bits_max,
-            Some(bits) => bits.parse().map_err(|_| error())?,
-        };
-        if prefix_bits > bits_max {
-            return Err(error());
-        }
-        Ok(Self { base, prefix_bits })
+        let address = || text.parse::<IpAddr>().map(IpNet::from);
+        let network = text.parse().or_else(|_| address());
+        network.map(Self).map_err(|_| IpNetworkError { text: text.to_owned() })
     }
 }
 
 impl fmt::Display for IpNetwork {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}/{}", self.base, self.prefix_bits)
+        self.0.fmt(out)
     }
 }
 

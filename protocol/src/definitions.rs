@@ -30,6 +30,9 @@ macro_rules! word_enum {
             /// All values, in the order of their definition.
             pub const ALL: [Self; [$($word),*].len()] = [$(Self::$value),*];
 
+            /// Their words.
+            pub const WORDS: [&'static str; [$($word),*].len()] = [$($word),*];
+
             /// The word.
             pub const fn as_str(self) -> &'static str {
                 match self {

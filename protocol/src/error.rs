@@ -55,7 +55,7 @@ word_enum! {
     /// The closed list of refusal codes.
     ///
     /// Each states which side is at fault, whether anything has changed, whether to try again, and
-    /// whether the connection stays open. PROTOCOL.md has the same as a table.
+    /// whether the connection stays open. The specification has the same as a table.
     #[non_exhaustive]
     pub enum Code {
         /// The line is not a command: its first word is not in the list of verbs. The client's
@@ -209,9 +209,8 @@ mod tests {
     // PROTOCOL: E2, E3
     #[test]
     fn the_specification_has_a_row_for_every_code_and_says_which_end_the_connection() {
-        let specification = include_str!("../PROTOCOL.md");
         for code in Code::ALL {
-            let row = specification
+            let row = crate::SPECIFICATION
                 .lines()
                 .find(|line| line.starts_with(&format!("| `{code}` |")))
                 .unwrap_or_else(|| panic!("no row for {code}"));

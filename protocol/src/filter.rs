@@ -1,4 +1,4 @@
-//! The filter of a subscription: conditions on the attributes of events.
+//! The filter of a subscription or group: conditions on the attributes of events.
 
 use std::fmt;
 use std::str::FromStr;
@@ -97,8 +97,18 @@ impl AttributeFilter {
 
     /// Whether all conditions hold for an event with this payload.
     pub fn matches(&self, payload: &str) -> bool {
+        if self.matches_all() {
+            return true;
+        }
         let payload = Payload::parse(payload);
         self.0.iter().all(|condition| condition.holds(&payload))
+    }
+
+    /// The settings `where=` that set it; `none` if there are no conditions.
+    pub fn words(&self) -> Vec<(&'static str, String)> {
+        let words: Vec<_> =
+            self.0.iter().map(|condition| ("where", condition.to_string())).collect();
+        if words.is_empty() { vec![("where", "none".to_owned())] } else { words }
     }
 
     /// The conditions, in the order in which they were given.

@@ -1,8 +1,8 @@
 //! The Tidings line protocol.
 //!
-//! Lines of UTF-8 over TCP, in both directions, simple enough to be typed. `PROTOCOL.md` beside
-//! this crate is the specification; this crate is its only implementation here, used by the broker,
-//! the crawler, the command line and the tests. Binding sentences of the specification are
+//! Lines of UTF-8 over TCP, in both directions, simple enough to be typed. `docs/protocol/` is
+//! the specification; this crate is its only implementation here, used by the broker, the crawler,
+//! the command line and the tests. Binding sentences of the specification are
 //! numbered. Code cites them as `[S3]`, and a test that fails when one is broken has a line
 //! `// PROTOCOL: S3` above its attributes.
 //!
@@ -39,7 +39,7 @@
 //!     match event {
 //!         Some(SessionEvent::Command(Command::Hello(hello))) => {
 //!             assert_eq!(hello.name.as_deref(), Some("me"));
-//!             answers.push_lines(b"+OK tidings 0.1.0 id=1 clock=5 resume=..\r\n");
+//!             answers.push(|lines| lines.extend_from_slice(b"+OK tidings 0.1.0 id=1 clock=5 resume=..\r\n"));
 //!         }
 //!         Some(SessionEvent::Command(Command::Pub { topic, payload })) => {
 //!             assert_eq!((topic, payload), ("new-url", "http://example.org/"));
@@ -95,6 +95,7 @@ mod redirect_chain;
 pub mod render;
 pub mod reply;
 pub mod session;
+pub mod settings;
 pub mod status;
 pub mod text;
 pub mod time_of_day;
@@ -111,9 +112,9 @@ pub use canonical_url::{
 };
 pub use cidr::{IpNetwork, IpNetworkError};
 pub use command::{
-    CREDIT_DEFAULT, Command, DELAY_MS_MAX, EntrySelection, GroupAction, GroupCommand, GroupSetting,
-    Hello, JobAction, JobCommand, JobQuery, KeyKind, KeyQuery, KeyRest, ListRange, ManageCommand,
-    Outcome, PageChange, Prio, RetryMode, RuleSettings, ScheduleQuery, StartAt, TaskAction,
+    CREDIT_DEFAULT, Command, DELAY_MS_MAX, EntrySelection, GroupAction, GroupCommand, Hello,
+    JobAction, JobCommand, JobQuery, KeyQuery, KeyRest, ListRange, ManageCommand, Outcome,
+    PARALLEL_MAX, PageChange, Prio, RetryMode, RuleSettings, ScheduleQuery, StartAt, TaskAction,
     TaskQuery, TaskReply, TaskReport, Token, TopicAction, TopicCommand, WaitingAction,
     WaitingChange, duration_within, whole_number,
 };
@@ -138,13 +139,24 @@ pub use reply::{
     encode_skip, encode_task, error_from_wire, field, field_number,
 };
 pub use session::{GARBAGE_LINES_MAX, Session, SessionEnd, SessionEvent, SessionMode};
+pub use settings::{GroupSettings, JobSettings, KeyKind, ScopeRule, Settings, Sync, TopicSettings};
 pub use time_of_day::{After, AfterError, DAY_MS, EVERY_MS_MIN, TimeOfDay, TimeOfDayError};
 pub use traceparent::{TRACEPARENT, is_traceparent, trace_id};
-pub use url_pattern::{Pattern, Patterns, UrlFilter};
+pub use url_pattern::{Pattern, Patterns};
 pub use verb::Verb;
 
-/// The specification of the protocol, in Markdown.
-pub const SPECIFICATION: &str = include_str!("../PROTOCOL.md");
+/// The pages of the specification, in Markdown.
+pub const SPECIFICATION: &str = concat!(
+    include_str!("../../docs/protocol/index.md"),
+    include_str!("../../docs/protocol/client.md"),
+    include_str!("../../docs/protocol/worker.md"),
+    include_str!("../../docs/protocol/manage.md"),
+    include_str!("../../docs/protocol/events.md"),
+    include_str!("../../docs/protocol/http.md"),
+    include_str!("../../docs/protocol/hubs.md"),
+    include_str!("../../docs/protocol/zeromq.md"),
+    include_str!("../../docs/protocol/limits.md"),
+);
 /// The port of the line protocol.
 pub const PORT: u16 = 12345;
 /// The name of the line protocol in a TLS handshake (ALPN, RFC 7301).
@@ -177,8 +189,6 @@ pub const LINE_BYTES_MAX: usize = 64 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SPECIFICATION: &str = include_str!("../PROTOCOL.md");
 
     #[test]
     fn the_examples_of_the_specification_are_lines_of_the_protocol() {

@@ -1,6 +1,7 @@
 //! The redirects that led to a page. The task of a redirect's target says how many there were
 //! (`hops=`), and in a job also which URLs they came from (`chain=`): a job fetches no URL twice, so
-//! a circle of redirects ends there before their number is reached.
+//! a circle of redirects ends there before their number is reached. It goes on only if a worker has
+//! new cookies.
 
 use crate::UrlKey;
 

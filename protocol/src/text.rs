@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::{Code, ProtocolError};
 
-/// The line as text, or why it is refused (`[L6]` and `[L7]` of PROTOCOL.md).
+/// The line as text, or why it is refused (`[L6]` and `[L7]`).
 ///
 /// One pass for UTF-8 and one for control bytes. Neither copies, and both are vectorized for plain
 /// text, which nearly every line is.

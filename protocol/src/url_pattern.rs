@@ -12,7 +12,7 @@ use crate::error::{ProtocolError, bad_argument};
 
 /// Patterns in one list. More than a person writes, and few enough to check every link against
 /// them.
-const PATTERNS_MAX: usize = 64;
+pub(crate) const PATTERNS_MAX: usize = 64;
 
 /// Bytes of one list. Each job keeps its lists in memory, and there may be many jobs.
 const LIST_BYTES_MAX: usize = 4 << 10;
@@ -137,38 +137,17 @@ impl fmt::Display for Patterns {
     }
 }
 
-/// The links that a job admits within its scope.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UrlFilter {
-    /// A link must match one of these, if there are any.
-    pub include: Patterns,
-    /// A link may match none of these.
-    pub exclude: Patterns,
-}
-
-impl UrlFilter {
-    /// Reports whether the patterns admit a link to this URL.
-    pub fn admits(&self, url: &CanonicalUrl) -> bool {
-        let Self { include: Patterns(include), exclude: Patterns(exclude) } = self;
-        if include.is_empty() && exclude.is_empty() {
-            return true;
-        }
-        let path = path_of(url.as_str());
-        let (url, path) = (normalized(url.as_str()), normalized(path));
-        let matches = |pattern: &Pattern| pattern.matches(&url, &path);
-        (include.is_empty() || include.iter().any(matches)) && !exclude.iter().any(matches)
+/// Reports whether a URL matches one of the patterns of `include`, if there are any, and none of
+/// `exclude`.
+pub(crate) fn admits(include: &Patterns, exclude: &Patterns, url: &CanonicalUrl) -> bool {
+    let (Patterns(include), Patterns(exclude)) = (include, exclude);
+    if include.is_empty() && exclude.is_empty() {
+        return true;
     }
-
-    /// Returns the settings as words, each with a leading space; empty lists are left out.
-    pub fn describe(&self) -> String {
-        let mut words = String::new();
-        for (name, Patterns(patterns)) in [("include", &self.include), ("exclude", &self.exclude)] {
-            if !patterns.is_empty() {
-                words.extend([" ", name, "=", &Patterns(patterns.clone()).to_string()]);
-            }
-        }
-        words
-    }
+    let path = path_of(url.as_str());
+    let (url, path) = (normalized(url.as_str()), normalized(path));
+    let matches = |pattern: &Pattern| pattern.matches(&url, &path);
+    (include.is_empty() || include.iter().any(matches)) && !exclude.iter().any(matches)
 }
 
 /// Returns path and query of a canonical URL.
@@ -215,8 +194,7 @@ mod tests {
             "" => Patterns::default(),
             text => text.parse().unwrap(),
         };
-        let filter = UrlFilter { include: patterns(include), exclude: patterns(exclude) };
-        filter.admits(&CanonicalUrl::parse(url).unwrap())
+        super::admits(&patterns(include), &patterns(exclude), &CanonicalUrl::parse(url).unwrap())
     }
 
     #[track_caller]

@@ -1,7 +1,7 @@
 //! The closed list of verbs.
 
 word_enum! {
-    /// The first word of a command, in the order of PROTOCOL.md. The list is closed from the first
+    /// The first word of a command, in the order of the specification. The list is closed from the first
     /// version on, because the first line of a connection is compared with it (`[S3]`).
     pub enum Verb {
         /// `HELLO`

@@ -13,15 +13,6 @@ use crate::connection::{Client, ClientOptions, Deliveries, connect};
 use crate::error::ClientError;
 use crate::group::GroupSetup;
 
-/// Which errors are retried in addition to those that may pass by themselves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Retries {
-    Usual,
-    /// Also a refused login, after a successful one.
-    Login,
-    All,
-}
-
 /// A connection that a [`Connector`] has opened.
 #[derive(Debug)]
 pub struct Connection {
@@ -48,9 +39,8 @@ pub struct Connector {
     opened: Option<Instant>,
     has_tried: bool,
     has_connected: bool,
-    retries: Retries,
-    /// Whether the last attempt ended with a refusal.
-    is_login_refused: bool,
+    /// Nothing is final, except that another connection has replaced this one.
+    is_persistent: bool,
     /// Kept here, so that a caller that drops [`connect`](Self::connect) again and again still
     /// connects.
     attempt: Option<Attempt>,
@@ -72,8 +62,7 @@ impl Connector {
             opened: None,
             has_tried: false,
             has_connected: false,
-            retries: Retries::Usual,
-            is_login_refused: false,
+            is_persistent: false,
             attempt: None,
             ended: None,
         }
@@ -89,14 +78,7 @@ impl Connector {
     /// connection has resumed its member or has taken its cursor over.
     #[must_use]
     pub fn persistent(self) -> Self {
-        Self { retries: Retries::All, ..self }
-    }
-
-    /// The same, but a refused login is final only until one has succeeded: an operator may be
-    /// about to replace the token.
-    #[must_use]
-    pub fn retrying_login(self) -> Self {
-        Self { retries: Retries::Login, ..self }
+        Self { is_persistent: true, ..self }
     }
 
     /// The same for a worker of a group that may not exist: each connection begins with
@@ -144,7 +126,6 @@ impl Connector {
         let attempt = self.attempt.as_mut().expect("it was just set");
         let connected = attempt.as_mut().await;
         self.attempt = None;
-        self.is_login_refused = matches!(&connected, Err(ClientError::Refused(_)));
         if connected.is_ok() {
             (self.opened, self.has_connected) = (Some(Instant::now()), true);
         }
@@ -182,25 +163,20 @@ impl Connector {
     pub fn is_final(&self, error: &ClientError) -> bool {
         match error {
             ClientError::Ended(refusal) if refusal.code == Code::Replaced => true,
-            _ if self.retries == Retries::All => false,
+            _ if self.is_persistent => false,
             ClientError::Connect { .. } | ClientError::Timeout { .. } | ClientError::Closed(_) => {
                 false
             }
             ClientError::Tls { .. } | ClientError::Token(_) | ClientError::Protocol(_) => {
                 !self.has_connected
             }
-            ClientError::Refused(_)
-                if self.retries == Retries::Login
-                    && self.is_login_refused
-                    && self.has_connected =>
-            {
-                false
-            }
             ClientError::Refused(refusal) => !refusal.code.is_transient(),
             ClientError::Ended(refusal) => {
                 matches!(refusal.code, Code::Header | Code::Garbage)
             }
-            ClientError::TopicMissing { .. } | ClientError::OtherGroup { .. } => true,
+            ClientError::TopicMissing { .. }
+            | ClientError::OtherFilter { .. }
+            | ClientError::OtherGroup { .. } => true,
         }
     }
 }
@@ -276,11 +252,6 @@ mod tests {
             {
                 assert!(connector.is_final(&error), "{error}");
             }
-            (connector.retries, connector.is_login_refused) = (Retries::Login, true);
-            assert_eq!(connector.is_final(&refused(Code::Unauthenticated)), !has_connected);
-            connector.is_login_refused = false;
-            assert!(connector.is_final(&refused(Code::Denied)), "refused behind the login");
-            connector.retries = Retries::Usual;
             let token = ClientError::Token("cannot read it".to_owned());
             assert_eq!(connector.is_final(&token), !has_connected);
         }

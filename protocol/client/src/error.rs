@@ -64,6 +64,19 @@ pub enum ClientError {
         /// The topic that is missing.
         topic: TopicName,
     },
+    /// The group of a worker selects other events.
+    #[error(
+        "group {group} has {found}, and not {wanted}: use another name, or change it for all its \
+         members with: tidings group set {group} {wanted}"
+    )]
+    OtherFilter {
+        /// The existing group.
+        group: GroupName,
+        /// Its conditions.
+        found: String,
+        /// Those that it should have.
+        wanted: String,
+    },
     /// The group of a worker that needs it for itself has other topics or another key.
     #[error(
         "group {group} has topics={topics} key={key}, and not topics={topic} key={expected_key}: \

@@ -48,6 +48,11 @@ pub trait MetricsSource: fmt::Debug + Send + Sync {
     fn problem(&self) -> Option<&'static str> {
         None
     }
+
+    /// What the operator should look at, as sentences.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The text of one scrape.

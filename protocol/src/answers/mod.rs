@@ -52,6 +52,9 @@ pub struct Answers {
     first_slot: u64,
     /// The newest lines before the answer of a slot, if they have not been sent.
     progress: Option<(Slot, Bytes)>,
+    /// An upper bound of the bytes in `entries` and `slots`: 0 when there are none.
+    bytes: usize,
+    has_failed_publish: bool,
 }
 
 #[derive(Debug)]
@@ -138,17 +141,21 @@ impl Answers {
     /// Enters a publish that is refused.
     pub fn publish_refused(&mut self, error: &ProtocolError) {
         self.publishes += 1;
+        self.has_failed_publish = true;
         let n = self.publishes;
         let refusals = RefusedRun { error: error.clone(), first_n: n, last_n: n };
         push_refusals(&mut self.entries, refusals);
     }
 
-    /// Enters an answer that is known already: complete lines with their line ends.
-    pub fn push_lines(&mut self, lines: &[u8]) {
+    /// Enters an answer that is known already: `encode` appends complete lines with their line ends.
+    pub fn push(&mut self, encode: impl FnOnce(&mut BytesMut)) {
+        if !matches!(self.entries.back(), Some(AnswerEntry::Ready(_))) {
+            self.entries.push_back(AnswerEntry::Ready(BytesMut::new()));
+        }
         if let Some(AnswerEntry::Ready(ready)) = self.entries.back_mut() {
-            ready.extend_from_slice(lines);
-        } else {
-            self.entries.push_back(AnswerEntry::Ready(BytesMut::from(lines)));
+            let before = ready.len();
+            encode(ready);
+            self.bytes += ready.len() - before;
         }
     }
 
@@ -163,6 +170,7 @@ impl Answers {
     pub fn fill(&mut self, slot: Slot, lines: Bytes) {
         let at = slot.0.checked_sub(self.first_slot).and_then(|at| usize::try_from(at).ok());
         if let Some(answer) = at.and_then(|at| self.slots.get_mut(at)) {
+            self.bytes += lines.len();
             answer.get_or_insert(lines);
         }
     }
@@ -199,6 +207,16 @@ impl Answers {
         self.entries.is_empty()
     }
 
+    /// An upper bound of the bytes of the answers that are known.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether a publish was refused, or was lost after it was accepted.
+    pub fn has_failed_publish(&self) -> bool {
+        self.has_failed_publish
+    }
+
     /// Merges adjacent answers to publishes that could be sent as one line, for when nothing can be
     /// written and entries pile up. This does not change what is sent in the end. `durability` as
     /// in [`drain`](Self::drain).
@@ -228,6 +246,7 @@ impl Answers {
                         rest = behind;
                     }
                     Durability::Lost(code) => {
+                        self.has_failed_publish = true;
                         push_refusals(&mut kept, front.refused(code));
                         rest = behind;
                     }
@@ -263,7 +282,10 @@ impl Answers {
                         self.entries.push_front(AnswerEntry::Published(rest));
                     }
                     match state {
-                        Durability::Lost(code) => last.refuse(front.refused(code), out),
+                        Durability::Lost(code) => {
+                            self.has_failed_publish = true;
+                            last.refuse(front.refused(code), out);
+                        }
                         Durability::Durable | Durability::Pending => last.confirm(front, out),
                     }
                 }
@@ -295,6 +317,7 @@ impl Answers {
             // either, because each has its entry.
             self.entries = VecDeque::new();
             self.slots = VecDeque::new();
+            self.bytes = 0;
         }
     }
 }

@@ -84,13 +84,14 @@ fn a_refusal_waits_for_the_publish_before_it() {
 #[test]
 fn later_answers_keep_their_place() {
     let mut answers = Answers::new();
-    answers.push_lines(b"a\r\n");
+    answers.push(|out| out.extend_from_slice(b"a\r\n"));
     let first = answers.reserve();
-    answers.push_lines(b"b\r\n");
+    answers.push(|out| out.extend_from_slice(b"b\r\n"));
     let second = answers.reserve();
-    answers.push_lines(b"c\r\n");
-    answers.push_lines(b"d\r\n");
+    answers.push(|out| out.extend_from_slice(b"c\r\n"));
+    answers.push(|out| out.extend_from_slice(b"d\r\n"));
     answers.fill(second, Bytes::from_static(b"2\r\n"));
+    assert_eq!(answers.bytes(), 15);
     assert_eq!(drained(&mut answers, ALL), "a\r\n");
     answers.fill(first, Bytes::from_static(b"1\r\n"));
     answers.fill(first, Bytes::from_static(b"ignored\r\n"));
@@ -98,6 +99,7 @@ fn later_answers_keep_their_place() {
     answers.fill(first, Bytes::from_static(b"ignored\r\n"));
     answers.fill(Slot(99), Bytes::from_static(b"ignored\r\n"));
     assert_eq!(drained(&mut answers, ALL), "");
+    assert_eq!(answers.bytes(), 0);
 }
 
 #[test]
@@ -106,7 +108,7 @@ fn only_the_newest_progress_is_sent_before_its_answer() {
     let line = |text: &'static str| Bytes::from_static(text.as_bytes());
     answers.publish(0, Seq(7));
     let watch = answers.reserve();
-    answers.push_lines(b"+OK\r\n");
+    answers.push(|out| out.extend_from_slice(b"+OK\r\n"));
     answers.progress(watch, line("+ 1\r\n"));
     answers.progress(watch, line("+ 2\r\n"));
     assert_eq!(drained(&mut answers, |_| Seq(7)), "", "a publish before it is pending");
@@ -142,6 +144,22 @@ fn pending_answers_fold_into_few_entries() {
         drained(&mut answers, ALL),
         "+OK 1999 2000\r\n-ERR full n=2001 no\r\n+OK 2000 2002\r\n"
     );
+}
+
+#[test]
+fn a_lost_publish_is_remembered() {
+    let lost = |_, Seq(seq)| (Durability::Lost(Code::Full), Seq(seq + 1));
+    for folded in [false, true] {
+        let mut answers = Answers::new();
+        answers.publish(0, Seq(1));
+        assert!(!answers.has_failed_publish());
+        if folded {
+            answers.fold(lost);
+        } else {
+            drained_by(&mut answers, lost);
+        }
+        assert!(answers.has_failed_publish());
+    }
 }
 
 // PROTOCOL: A5
@@ -308,7 +326,7 @@ proptest! {
                 }
                 Step::Ready => {
                     lines += 1;
-                    answers.push_lines(format!("+OK line {lines}\r\n").as_bytes());
+                    answers.push(|out| out.extend_from_slice(format!("+OK line {lines}\r\n").as_bytes()));
                     model.push_back(Expected::Line(format!("+OK line {lines}")));
                 }
                 Step::Later => model.push_back(Expected::Slot(answers.reserve(), None)),

@@ -56,8 +56,15 @@ pub enum UrlError {
     #[error("the URL has no valid host")]
     Host,
     /// Not a URL by the WHATWG rules.
-    #[error("not a URL: {0}")]
+    #[error("not a URL: {}", syntax_problem(*.0))]
     Syntax(ParseError),
+}
+
+fn syntax_problem(error: ParseError) -> String {
+    match error {
+        ParseError::RelativeUrlWithoutBase => "it does not begin with http:// or https://".into(),
+        error => error.to_string(),
+    }
 }
 
 /// The host of this URL can only be asked for pages. The client of all other requests uses the

@@ -3,9 +3,9 @@
 use bytes::BufMut;
 
 use super::parse;
-use crate::ProtocolError;
 use crate::error::bad_argument;
 use crate::wire::LineWriter;
+use crate::{ProtocolError, Settings};
 
 /// An action of one verb.
 pub trait Action<'a>: Copy + PartialEq {
@@ -129,7 +129,7 @@ pub struct ManageCommand<'a, A> {
     pub action: A,
     /// The second word, if it is not a setting; a valid name.
     pub name: Option<&'a str>,
-    /// The settings in their order, each key at most once, no value empty.
+    /// The settings in their order, each key but `where` at most once, no value empty.
     pub settings: Vec<(&'a str, &'a str)>,
 }
 
@@ -165,6 +165,21 @@ impl<'a, A: Action<'a>> ManageCommand<'a, A> {
     /// The name, or a refusal that says that the action needs one.
     pub fn required_name(&self) -> Result<&'a str, ProtocolError> {
         self.name.ok_or_else(|| bad_argument(format!("{} needs a name", self.action.word())))
+    }
+
+    /// Refuses a name, for an action about all topics, groups or jobs.
+    pub fn refuse_name(&self) -> Result<(), ProtocolError> {
+        let Some(name) = self.name else { return Ok(()) };
+        let action = self.action.word();
+        Err(bad_argument(format!("{action} takes no name; show {name} is about one")))
+    }
+
+    /// Refuses a change without a setting.
+    pub fn require_setting<S: Settings>(&self) -> Result<(), ProtocolError> {
+        if !self.settings.is_empty() {
+            return Ok(());
+        }
+        Err(bad_argument(format!("no setting given; the settings are {}", S::names())))
     }
 
     /// Refuses settings that are not in the list (`[C3]`).

@@ -19,11 +19,12 @@ pub use self::manage::{
     TopicCommand,
 };
 pub use self::settings::{
-    DELAY_MS_MAX, EntrySelection, GroupSetting, JobQuery, KeyKind, KeyQuery, ListRange,
-    ScheduleQuery, TaskQuery, WaitingAction, WaitingChange, duration_within, whole_number,
+    DELAY_MS_MAX, EntrySelection, JobQuery, KeyQuery, ListRange, PARALLEL_MAX, ScheduleQuery,
+    TaskQuery, WaitingAction, WaitingChange, duration_within, whole_number,
 };
 pub use self::task_reply::{KeyRest, RetryMode, TaskAction, TaskReply};
 pub use self::task_report::{PageChange, TaskReport};
+use crate::status::BrowserFields;
 use crate::text::quote;
 use crate::wire::{LineWriter, number};
 use crate::{
@@ -77,7 +78,8 @@ pub enum Command<'a> {
         /// The subscribed topic.
         topic: TopicName,
     },
-    /// `JOIN <group> [credit=<n>] [can=render [render=<n>]]`: takes tasks, or changes the credit.
+    /// `JOIN <group> [credit=<n>] [can=render [render=<n>] [browsers=<n> ..]]`: takes tasks, or
+    /// changes the credit.
     Join {
         /// The group to work for.
         group: GroupName,
@@ -86,6 +88,8 @@ pub enum Command<'a> {
         /// `can=render`: the member has a browser, and this is the largest number of held tasks
         /// that need one; the credit without `render=`.
         render: Option<u32>,
+        /// What it reports about its browsers.
+        browsers: BrowserFields,
     },
     /// `LINK <task> <url> [kind=redirect] [prio=<n>]`: stages a child of a task. Never answered.
     Link {
@@ -178,11 +182,12 @@ impl<'a> Command<'a> {
             }
             Command::Seen { topic, seq } => line.word(topic.as_str()).number(seq.0),
             Command::Unsub { topic } => line.word(topic.as_str()),
-            Command::Join { group, credit, render } => line
+            Command::Join { group, credit, render, browsers } => line
                 .word(group.as_str())
                 .option_if("credit", *credit)
                 .option_if("can", render.map(|_| "render"))
-                .option_if("render", *render),
+                .option_if("render", *render)
+                .put(browsers.words()),
             Command::Link { task, url, redirect, prio } => line
                 .task(task)
                 .word(url)

@@ -1,28 +1,18 @@
-//! The settings of `GROUP` and `JOB` commands as typed values.
-
-use std::fmt;
-use std::str::FromStr;
+//! The options of `GROUP` and `JOB` commands as typed values.
 
 use super::Prio;
 use super::manage::{Action, GroupCommand, JobCommand, ManageCommand};
 use crate::error::bad_argument;
 use crate::payload::push_attribute;
-use crate::status::{JobState, OnOff, TaskState};
+use crate::status::{JobState, TaskState};
 use crate::url_pattern::Patterns;
 use crate::wire::number;
-use crate::{
-    After, DAY_MS, DEAD_LETTER_TOPIC, DEFAULT_GROUP, GroupName, JobName, ProtocolError, Render,
-    TopicName, duration,
-};
+use crate::{After, DAY_MS, DEFAULT_GROUP, GroupName, JobName, ProtocolError, Render, duration};
 
 /// Longest delay between two requests to a key.
 pub const DELAY_MS_MAX: u64 = DAY_MS;
-/// Shortest lease.
-const LEASE_MS_MIN: u64 = 100;
 /// Most tasks of a key in flight.
-pub(super) const PARALLEL_MAX: u64 = 1000;
-const ATTEMPTS_MAX: u64 = 100;
-const TOPICS_MAX: usize = 16;
+pub const PARALLEL_MAX: u64 = 1000;
 
 /// Lines of a list: default and maximum. Jobs have the maximum as their default.
 const LISTED_DEFAULT: usize = 100;
@@ -32,134 +22,6 @@ const LISTED_MAX: usize = 1000;
 const EVERY_MS_DEFAULT: u64 = 1000;
 const EVERY_MS_MIN: u64 = 100;
 const EVERY_MS_MAX: u64 = 60 * 60 * 1000;
-
-/// The part of an event that may not be worked on twice at once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeyKind {
-    /// `host`: the URL's host, lower case, without scheme and port.
-    Host,
-    /// `domain`: the registrable domain, by the public suffix list.
-    Domain,
-    /// `attr:<name>`: the value of an attribute of the event.
-    Attribute(String),
-    /// `none`: each event has its own key and identity: no delay, no coalescing.
-    None,
-    /// `seq`: the same; the key is `<topic>/<seq>`, and stands before the payload of the task.
-    Seq,
-}
-
-impl KeyKind {
-    /// Whether each event has its own key. Its payload is then any text.
-    pub fn is_own(&self) -> bool {
-        matches!(self, Self::None | Self::Seq)
-    }
-}
-
-impl fmt::Display for KeyKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Host => f.write_str("host"),
-            Self::Domain => f.write_str("domain"),
-            Self::Attribute(name) => write!(f, "attr:{name}"),
-            Self::None => f.write_str("none"),
-            Self::Seq => f.write_str("seq"),
-        }
-    }
-}
-
-impl FromStr for KeyKind {
-    type Err = ProtocolError;
-
-    fn from_str(value: &str) -> Result<Self, ProtocolError> {
-        match (value, value.strip_prefix("attr:")) {
-            ("host", _) => Ok(Self::Host),
-            ("domain", _) => Ok(Self::Domain),
-            ("none", _) => Ok(Self::None),
-            ("seq", _) => Ok(Self::Seq),
-            (_, Some(name)) if !name.is_empty() => Ok(Self::Attribute(name.to_owned())),
-            _ => Err(bad_argument(format!(
-                "key={value}: expected host, domain, attr:<name>, none or seq"
-            ))),
-        }
-    }
-}
-
-/// A setting of a group: `GROUP create` and `set`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GroupSetting {
-    /// `topics`: the topics that feed the group.
-    Topics(Vec<TopicName>),
-    /// `key`: what becomes the key of an event.
-    Key(KeyKind),
-    /// `parallel`: tasks in flight per key.
-    Parallel(u32),
-    /// `delay`: the delay of a key in ms; `None` is the default of the key.
-    DelayMs(Option<u64>),
-    /// `lease`: how long a member holds a task, in ms.
-    LeaseMs(u64),
-    /// `max-attempts`: failed attempts after which an entry becomes a dead letter.
-    MaxAttempts(u32),
-    /// `max-losses`: lost leases after which an entry becomes a dead letter.
-    MaxLosses(u32),
-    /// `backoff`: the wait after the first failed attempt, in ms.
-    BackoffMs(u64),
-    /// `page-ready`: whether the final outcome of each page is an event on `page-ready`.
-    PageReady(bool),
-    /// `circuit`: whether a key rests longer and longer while its host does not answer.
-    Circuit(bool),
-}
-
-impl GroupSetting {
-    /// Reads one setting.
-    pub fn parse(name: &str, value: &str) -> Result<Self, ProtocolError> {
-        Ok(match name {
-            "topics" => Self::Topics(parse_topics(value)?),
-            "key" => Self::Key(value.parse()?),
-            "parallel" => Self::Parallel(whole_number(name, value, 1, PARALLEL_MAX)?),
-            "delay" if value == "default" => Self::DelayMs(None),
-            "delay" => Self::DelayMs(Some(duration_within(name, value, 0, DELAY_MS_MAX)?)),
-            "lease" => Self::LeaseMs(duration_within(name, value, LEASE_MS_MIN, DAY_MS)?),
-            "max-attempts" => Self::MaxAttempts(whole_number(name, value, 1, ATTEMPTS_MAX)?),
-            "max-losses" => Self::MaxLosses(whole_number(name, value, 1, ATTEMPTS_MAX)?),
-            "backoff" => Self::BackoffMs(duration_within(name, value, 0, DAY_MS)?),
-            "page-ready" => Self::PageReady(on_or_off(name, value)?),
-            "circuit" => Self::Circuit(on_or_off(name, value)?),
-            _ => {
-                return Err(bad_argument(format!(
-                    "unknown setting {name}; the settings are topics, key, parallel, delay, \
-                     lease, max-attempts, max-losses, backoff, page-ready, circuit"
-                )));
-            }
-        })
-    }
-}
-
-fn on_or_off(name: &str, value: &str) -> Result<bool, ProtocolError> {
-    match OnOff::from_word(value) {
-        Some(word) => Ok(word == OnOff::On),
-        None => Err(bad_argument(format!("{name}={value}: expected on or off"))),
-    }
-}
-
-fn parse_topics(value: &str) -> Result<Vec<TopicName>, ProtocolError> {
-    let mut topics = Vec::new();
-    for name in value.split(',') {
-        let topic: TopicName = name.parse()?;
-        // A group's own dead letters could become dead letters again.
-        if topic.as_str() == DEAD_LETTER_TOPIC {
-            return Err(bad_argument(format!(
-                "topics={topic}: groups publish on this topic, so it cannot feed one"
-            )));
-        }
-        if !topics.contains(&topic) {
-            topics.push(topic);
-        }
-    }
-    if topics.len() > TOPICS_MAX {
-        return Err(bad_argument(format!("topics={value}: expected at most {TOPICS_MAX} topics")));
-    }
-    Ok(topics)
-}
 
 /// A selection of entries. `None` selects all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -255,11 +117,6 @@ pub struct JobQuery {
 }
 
 impl GroupCommand<'_> {
-    /// The settings of `create` and `set`.
-    pub fn group_settings(&self) -> Result<Vec<GroupSetting>, ProtocolError> {
-        self.settings.iter().map(|(name, value)| GroupSetting::parse(name, value)).collect()
-    }
-
     /// The entries of `retry` and `drop`.
     pub fn entry_selection(&self) -> Result<EntrySelection, ProtocolError> {
         self.allow_only(&["entry", "key", "job", "match"])?;

@@ -191,8 +191,13 @@ impl Session {
             if let Some(error) = first_line_violation(line) {
                 return self.end(SessionEnd::Violation(error));
             }
-            self.mode =
-                if Verb::of(line).is_some() { SessionMode::Client } else { SessionMode::Peer };
+            // A person who asks for help gets it, and no event for all subscribers.
+            let is_help = line.eq_ignore_ascii_case(b"help");
+            let is_client = is_help || Verb::of(line).is_some();
+            self.mode = if is_client { SessionMode::Client } else { SessionMode::Peer };
+            if is_help {
+                return SessionEvent::Command(Command::Help);
+            }
         }
         if self.mode == SessionMode::Client {
             self.handle_client_line(line)

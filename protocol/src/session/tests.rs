@@ -69,6 +69,16 @@ fn s3_any_other_first_line_makes_a_peer_for_good() {
     check(" PING\n", &["publish  PING", "EndOfInput"]);
 }
 
+// PROTOCOL: S3
+#[test]
+fn s3_help_as_a_first_line_is_the_command_in_any_case() {
+    for word in ["HELP", "help", "Help"] {
+        check(format!("{word}\r\nPING\n"), &["command HELP", "command PING", "EndOfInput"]);
+    }
+    check("help me\nhelp\n", &["publish help me", "publish help", "EndOfInput"]);
+    check("PING\nhelp\n", &["command PING", "refused unknown-command", "EndOfInput"]);
+}
+
 // PROTOCOL: L3, S5
 #[test]
 fn empty_lines_are_ignored_and_decide_nothing() {

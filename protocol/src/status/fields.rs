@@ -13,6 +13,8 @@ pub struct Field {
     pub json: JsonType,
     /// Whether every status has it.
     pub required: bool,
+    /// What it is, in a sentence; empty for the first word of a line.
+    pub about: &'static str,
 }
 
 /// The type of a value in JSON.
@@ -22,8 +24,10 @@ pub enum JsonType {
     String,
     /// One of these strings.
     OneOf(&'static [&'static str]),
-    /// A whole number.
+    /// A whole number that is not negative.
     Integer,
+    /// A whole number that may be negative.
+    Signed,
     /// A number that may have a fraction.
     Number,
     /// `true` or `false`; `yes` or `no` on the wire.
@@ -47,13 +51,13 @@ pub(crate) trait FieldSet {
     fn serialize_into<M: SerializeMap>(&self, object: &mut M) -> Result<(), M::Error>;
 }
 
-/// Defines a struct of fields. A field with a key is one value; a field without one is a struct of
-/// fields itself, which stand at its place.
+/// Defines a struct of fields. A field with a key is one value; its comment also describes it in the
+/// `OpenAPI` document. A field without a key is a struct of fields, which stand at its place.
 macro_rules! fields {
     (
         $(#[$meta:meta])*
         $name:ident $(($head:ident: $head_type:ty))? {
-            $($(#[$doc:meta])* $field:ident: $type:ty $(= $key:literal)?,)*
+            $($(#[doc = $doc:literal])* $field:ident: $type:ty $(= $key:literal)?,)*
         }
     ) => {
         $(#[$meta])*
@@ -63,12 +67,12 @@ macro_rules! fields {
                 /// What it is about: the first word of the line.
                 pub $head: $head_type,
             )?
-            $($(#[$doc])* pub $field: $type,)*
+            $($(#[doc = $doc])* pub $field: $type,)*
         }
 
         impl crate::status::fields::FieldSet for $name {
             fn describe(fields: &mut Vec<crate::status::Field>) {
-                $(fields!(@describe $type, fields $(, $key)?);)*
+                $(fields!(@describe $type, fields, concat!($($doc),*) $(, $key)?);)*
             }
 
             fn write(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -90,10 +94,10 @@ macro_rules! fields {
         }
     };
 
-    (@describe $type:ty, $fields:ident, $key:literal) => {
-        $fields.push(crate::status::value::describe::<$type>($key))
+    (@describe $type:ty, $fields:ident, $about:expr, $key:literal) => {
+        $fields.push(crate::status::value::describe::<$type>($key, $about))
     };
-    (@describe $type:ty, $fields:ident) => {
+    (@describe $type:ty, $fields:ident, $about:expr) => {
         <$type as crate::status::fields::FieldSet>::describe($fields)
     };
     (@write $field:expr, $f:ident, $key:literal) => {
@@ -125,7 +129,7 @@ macro_rules! status {
         impl $name {
             /// Its fields in JSON.
             pub fn fields() -> Vec<crate::status::Field> {
-                let head = crate::status::value::describe::<$head_type>(stringify!($head));
+                let head = crate::status::value::describe::<$head_type>(stringify!($head), "");
                 let mut fields = vec![head];
                 <Self as crate::status::fields::FieldSet>::describe(&mut fields);
                 fields

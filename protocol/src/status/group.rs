@@ -2,105 +2,14 @@
 
 use std::fmt;
 
-use serde::{Serialize, Serializer};
-
-use super::fields::{FieldSet, JsonType};
-use super::value::{DurationMs, Rate, Value};
-
-words! {
-    /// A setting that is on or off.
-    OnOff {
-        /// It is off.
-        Off = "off",
-        /// It is on.
-        On = "on",
-    }
-}
-
-impl From<bool> for OnOff {
-    fn from(is_on: bool) -> Self {
-        if is_on { Self::On } else { Self::Off }
-    }
-}
-
-/// The delay of a key that has no pace of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KeyDelay {
-    /// The broker's default for that key.
-    #[default]
-    Default,
-    /// The same for each key, in milliseconds.
-    Ms(u64),
-}
-
-impl fmt::Display for KeyDelay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::Ms(ms) => DurationMs(*ms).fmt(f),
-        }
-    }
-}
-
-impl Serialize for KeyDelay {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl Value for KeyDelay {
-    const JSON: JsonType = JsonType::String;
-
-    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-
-    fn read(word: &str) -> Option<Self> {
-        if word == "default" {
-            return Some(Self::Default);
-        }
-        DurationMs::read(word).map(|DurationMs(ms)| Self::Ms(ms))
-    }
-}
-
-fields! {
-    /// The settings of a group.
-    GroupSettingsStatus {
-        /// The topics that feed it.
-        topics: Vec<String> = "topics",
-        /// What the key of an entry is: `host`, `domain`, `attr:<name>` or `none`.
-        key: String = "key",
-        /// The largest number of tasks of a key in flight.
-        parallel: u64 = "parallel",
-        /// The delay of a key.
-        delay: KeyDelay = "delay",
-        /// The time for which a member holds a task.
-        lease: DurationMs = "lease",
-        /// Attempts, after which an entry is a dead letter.
-        max_attempts: u64 = "max-attempts",
-        /// Lost leases, after which an entry is a dead letter.
-        max_losses: u64 = "max-losses",
-        /// The wait after the first failed attempt.
-        backoff: DurationMs = "backoff",
-        /// Whether the final outcome of each page is an event on `page-ready`.
-        page_ready: OnOff = "page-ready",
-        /// Whether a key rests longer and longer while its host does not answer.
-        circuit: OnOff = "circuit",
-    }
-}
-
-/// The words, as `GROUP create` and `set` accept them.
-impl fmt::Display for GroupSettingsStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = fmt::from_fn(|f| FieldSet::write(self, f)).to_string();
-        f.write_str(words.trim_start())
-    }
-}
+use super::fields::FieldSet;
+use super::value::{DurationMs, Rate};
+use crate::GroupSettings;
 
 fields! {
     /// Sums of what workers reported about pages since the start of the broker. Without a report,
     /// nothing.
-    PageFiguresStatus {
+    PageMetricsStatus {
         /// Answers with a status of 200 to 299.
         ok: Option<u64> = "status-2xx",
         /// Answers with a status of 300 to 399.
@@ -119,7 +28,7 @@ fields! {
 status! {
     /// A group: `GROUP show`, `watch`, and actions on the whole group.
     GroupStatus(group: String) {
-        /// Whether it releases nothing.
+        /// Whether it is paused and releases nothing.
         paused: bool = "paused",
         /// Connected members.
         members: u64 = "members",
@@ -127,6 +36,8 @@ status! {
         render_members: Option<u64> = "render-members",
         /// Tasks that only wait for a member with a browser.
         render_waiting: Option<u64> = "render-waiting",
+        /// What its members report about their browsers.
+        browsers: BrowserFields,
         /// Entries that no member holds.
         waiting: u64 = "waiting",
         /// Entries that members hold.
@@ -150,9 +61,9 @@ status! {
         /// Keys with waiting entries whose host does not answer.
         keys_down: u64 = "keys-down",
         /// What its workers reported.
-        figures: PageFiguresStatus,
+        metrics: PageMetricsStatus,
         /// Its settings.
-        settings: GroupSettingsStatus,
+        settings: GroupSettings,
         /// Recent tasks per second; only in `GROUP watch`.
         rate: Option<Rate> = "rate",
     }
@@ -161,7 +72,7 @@ status! {
 status! {
     /// A group with a log that cannot be read: `GROUP show`.
     DamagedGroupStatus(group: String) {
-        /// `true`; `false` if the line is about a sound group.
+        /// Whether its log is damaged, so that it rejects work.
         damaged: bool = "damaged",
         /// The topics that keep events for it, if they are known.
         topics: Option<Vec<String>> = "topics",
@@ -179,6 +90,53 @@ status! {
         held: u64 = "held",
         /// The number of the group, which no other group of its name has.
         since: Option<u64> = "since",
+    }
+}
+
+fields! {
+    /// What a member reports about its browsers. Without a report, nothing.
+    BrowserFields {
+        /// Browsers that run.
+        browsers: Option<u64> = "browsers",
+        /// Pages that they render.
+        pages: Option<u64> = "browser-pages",
+        /// Pages that wait for a browser.
+        waiting: Option<u64> = "browser-waiting",
+        /// Pages until the next of them is replaced.
+        pages_left: Option<u64> = "browser-pages-left",
+        /// The memory of all of them.
+        bytes: Option<u64> = "browser-bytes",
+        /// Browsers that were replaced, or ended by themselves, since the member was started.
+        restarts: Option<u64> = "browser-restarts",
+    }
+}
+
+impl BrowserFields {
+    /// Adds those of another member.
+    #[must_use]
+    pub fn plus(self, other: &Self) -> Self {
+        let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.saturating_add(other)),
+            (one, other) => one.or(other),
+        };
+        Self {
+            browsers: sum(self.browsers, other.browsers),
+            pages: sum(self.pages, other.pages),
+            waiting: sum(self.waiting, other.waiting),
+            pages_left: self.pages_left.into_iter().chain(other.pages_left).min(),
+            bytes: sum(self.bytes, other.bytes),
+            restarts: sum(self.restarts, other.restarts),
+        }
+    }
+
+    /// The words of a line, each behind a space.
+    pub(crate) fn words(&self) -> impl fmt::Display {
+        fmt::from_fn(|f| FieldSet::write(self, f))
+    }
+
+    /// Sets a field; `false` if none has this key. A value that cannot be read changes nothing.
+    pub(crate) fn set(&mut self, key: &str, value: &str) -> bool {
+        FieldSet::set(self, key, value)
     }
 }
 
@@ -211,6 +169,8 @@ fields! {
         render: Option<u64> = "render",
         /// The tasks that need a browser and that it holds; only if it has one.
         rendering: Option<u64> = "rendering",
+        /// What it reports about its browsers.
+        browsers: BrowserFields,
         /// The name that it sent in `HELLO`.
         name: Option<String> = "name",
         /// Its address, while it is connected, for clients that may read the state of the broker.

@@ -1,6 +1,6 @@
 //! Jobs: their status while they run, and the announcement of their end.
 
-use super::group::PageFiguresStatus;
+use super::group::PageMetricsStatus;
 use super::value::{DurationMs, Rate};
 
 fields! {
@@ -63,25 +63,29 @@ status! {
         processing: u64 = "processing",
         /// The results so far.
         counts: PassCounts,
+        /// When the pass was opened (RFC 3339).
+        opened: String = "opened",
+        /// When it was done; absent before.
+        ended: Option<String> = "ended",
         /// What workers reported about its pages.
-        figures: PageFiguresStatus,
-        /// Which links belong to it; only in `JOB show`.
+        metrics: PageMetricsStatus,
+        /// Which links belong to it; not in a list of jobs.
         scope_rule: Option<String> = "scope-rule",
-        /// The largest number of links from a seed; only in `JOB show`.
+        /// The largest number of links from a seed; not in a list of jobs.
         max_depth: Option<u64> = "max-depth",
-        /// The largest number of completed pages; only in `JOB show`.
+        /// The largest number of completed pages; not in a list of jobs.
         max_pages: Option<u64> = "max-pages",
-        /// The largest number of completed pages of one key; only in `JOB show`.
+        /// The largest number of completed pages of one key; not in a list of jobs.
         max_per_host: Option<u64> = "max-per-host",
-        /// How long after its opening it releases entries; only in `JOB show`.
+        /// How long after its opening it releases entries; not in a list of jobs.
         max_time: Option<DurationMs> = "max-time",
-        /// Pages that it includes; only in `JOB show`.
+        /// Pages that it includes; not in a list of jobs.
         include: Option<Vec<String>> = "include",
-        /// Pages that it excludes; only in `JOB show`.
+        /// Pages that it excludes; not in a list of jobs.
         exclude: Option<Vec<String>> = "exclude",
-        /// Which pages are rendered; only in `JOB show`.
+        /// Which pages are rendered; not in a list of jobs.
         render: Option<String> = "render",
-        /// Where its end is sent; only in `JOB show`.
+        /// Where its end is sent; not in a list of jobs.
         callback: Option<String> = "callback",
         /// Recent pages per second; only in `JOB watch`.
         rate: Option<Rate> = "rate",

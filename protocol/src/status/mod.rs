@@ -10,7 +10,7 @@
 
 mod answer;
 #[macro_use]
-mod fields;
+pub(crate) mod fields;
 mod group;
 mod job;
 mod queue;
@@ -20,9 +20,9 @@ mod value;
 pub use self::answer::{Answer, Status};
 pub use self::fields::{Field, JsonType};
 pub use self::group::{
-    ChangedEntriesStatus, DamagedGroupStatus, DrainStatus, GroupSettingsStatus, GroupStatus,
-    KeyDelay, ListedMember, ListedRule, MemberFields, MemberState, MemberStatus, OnOff,
-    PageFiguresStatus, RuleFields, RuleStatus,
+    BrowserFields, ChangedEntriesStatus, DamagedGroupStatus, DrainStatus, GroupStatus,
+    ListedMember, ListedRule, MemberFields, MemberState, MemberStatus, PageMetricsStatus,
+    RuleFields, RuleStatus,
 };
 pub use self::job::{
     JobDryRun, JobEnd, JobEndReason, JobListEnd, JobResult, JobState, JobStatus, PageStatus,

@@ -54,7 +54,7 @@ fields! {
         due_ms: Option<u64> = "due-ms",
         /// Why it was given up.
         reason: Option<String> = "reason",
-        /// The last reason of a worker.
+        /// The error of the last failure, or else its reason.
         last: Option<String> = "last",
         /// The time for which its member has held it, or held it, in milliseconds.
         held_ms: Option<u64> = "held-ms",
@@ -79,9 +79,9 @@ pub struct TaskStatus {
 impl TaskStatus {
     /// Its fields in JSON.
     pub fn fields() -> Vec<Field> {
-        let mut fields = vec![value::describe::<u64>("entry")];
+        let mut fields = vec![value::describe::<u64>("entry", "Its number in the group.")];
         TaskFields::describe(&mut fields);
-        fields.push(value::describe::<String>("url"));
+        fields.push(value::describe::<String>("url", "Its URL, or the beginning of its payload."));
         fields
     }
 
@@ -206,6 +206,8 @@ status! {
         entry: Option<u64> = "entry",
         /// `true` if the next run is left out; absent otherwise.
         skips: Option<bool> = "skips",
+        /// The `feed=` of its event: it is a feed that crawlers watch.
+        feed: Option<String> = "feed",
     }
 }
 

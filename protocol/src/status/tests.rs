@@ -3,6 +3,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::{GroupSettings, Settings};
 
 /// A word that a field of this type reads and writes unchanged. A string may be a duration or a
 /// size, so it always is both.
@@ -10,7 +11,9 @@ fn word_of(json: JsonType) -> BoxedStrategy<String> {
     match json {
         JsonType::String => "[1-9]m".boxed(),
         JsonType::OneOf(words) => prop::sample::select(words).prop_map(str::to_owned).boxed(),
-        JsonType::Integer => (0..1_i16 << 14).prop_map(|number| number.to_string()).boxed(),
+        JsonType::Integer | JsonType::Signed => {
+            (0..1_i16 << 14).prop_map(|number| number.to_string()).boxed()
+        }
         JsonType::Number => "(0|[1-9][0-9]{0,9})\\.[0-9]".boxed(),
         JsonType::Boolean => prop_oneof![Just("yes".to_owned()), Just("no".to_owned())].boxed(),
         JsonType::Strings => "[a-z=/.]{1,9}(,[a-z=/.]{1,9}){0,3}".boxed(),
@@ -19,9 +22,17 @@ fn word_of(json: JsonType) -> BoxedStrategy<String> {
 
 /// The words of a status in their order; some of the optional ones are missing.
 fn words_of(fields: Vec<Field>) -> impl Strategy<Value = Vec<(Field, String)>> {
+    // Settings are read as strictly as in commands.
+    let has_settings = fields.iter().any(|field| field.key == "circuit");
+    let setting = |field: &Field| GroupSettings::setting(field.key).ok().filter(|_| has_settings);
     let word = |field: Field| {
         let present = if field.required { Just(true).boxed() } else { any::<bool>().boxed() };
-        let word = word_of(field.json).prop_map(move |word| (field, word));
+        let word = match setting(&field) {
+            Some(setting) if setting.kind.repeats() => Just("a=b".to_owned()).boxed(),
+            Some(setting) => Just(setting.words(&GroupSettings::default()).join(",")).boxed(),
+            None => word_of(field.json),
+        };
+        let word = word.prop_map(move |word| (field, word));
         (present, word).prop_map(|(present, word)| present.then_some(word))
     };
     let words: Vec<_> = fields.into_iter().map(word).collect();
@@ -43,7 +54,7 @@ fn check<S: Into<Status>>(
     for (field, word) in words {
         let shown = match (field.json, &object[field.key]) {
             (JsonType::String | JsonType::OneOf(_), Value::String(text)) => text.clone(),
-            (JsonType::Integer, Value::Number(number)) => number.to_string(),
+            (JsonType::Integer | JsonType::Signed, Value::Number(number)) => number.to_string(),
             (JsonType::Number, Value::Number(number)) => format!("{:.1}", number.as_f64().unwrap()),
             (JsonType::Boolean, Value::Bool(true)) => "yes".to_owned(),
             (JsonType::Boolean, Value::Bool(false)) => "no".to_owned(),
@@ -104,7 +115,7 @@ proptest! {
         let url = format!("state={url}");
         words.pop();
         let line = format!("{} {url}", line_of(&words));
-        words.push((Field { key: "url", json: JsonType::String, required: true }, url));
+        words.push((Field { key: "url", json: JsonType::String, required: true, about: "" }, url));
         check(&words, &line, TaskStatus::parse)?;
     }
 
@@ -146,9 +157,9 @@ fn the_type_of_a_value_depends_on_its_key_alone() {
     let topic = json(&TopicStatus::parse("7 next=1043 rate=0.5 retain-bytes=1g state=ok"));
     assert_eq!((&topic["topic"], &topic["next"]), (&json!("7"), &json!(1043)));
     assert_eq!((&topic["rate"], &topic["retain-bytes"]), (&json!(0.5), &json!("1g")));
-    let group = json(&GroupStatus::parse("g paused=yes members=0 topics=a,12 key=12"));
+    let group = json(&GroupStatus::parse("g paused=yes members=0 topics=a,12 key=attr:a12"));
     assert_eq!((&group["paused"], &group["members"]), (&json!(true), &json!(0)));
-    assert_eq!((&group["topics"], &group["key"]), (&json!(["a", "12"]), &json!("12")));
+    assert_eq!((&group["topics"], &group["key"]), (&json!(["a", "12"]), &json!("attr:a12")));
     let job = json(&JobStatus::parse("docs number=3 pass=1 scope=17 include=/a,/b"));
     assert_eq!((&job["scope"], &job["include"]), (&json!(17), &json!(["/a", "/b"])));
 }

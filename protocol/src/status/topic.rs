@@ -1,7 +1,7 @@
 //! Topics and their durable cursors.
 
-use super::value::{ByteSize, DurationMs, Rate};
-use crate::Seq;
+use super::value::Rate;
+use crate::{Seq, TopicSettings};
 
 words! {
     /// Whether a topic can store events.
@@ -32,12 +32,8 @@ status! {
         readers: u64 = "readers",
         /// Recent events per second.
         rate: Rate = "rate",
-        /// When an event counts as safe.
-        sync: String = "sync",
-        /// Bytes of events that are kept.
-        retain_bytes: ByteSize = "retain-bytes",
-        /// How long events are kept.
-        retain_age: DurationMs = "retain-age",
+        /// Its settings.
+        settings: TopicSettings,
         /// The first seq that is not safe on the disk.
         durable: Seq = "durable",
         /// Bytes on the disk.

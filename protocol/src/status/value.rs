@@ -29,8 +29,9 @@ pub(crate) trait Value: Serialize + Sized {
     fn read(word: &str) -> Option<Self>;
 }
 
-pub(crate) fn describe<V: Value>(key: &'static str) -> Field {
-    Field { key, json: V::JSON, required: V::REQUIRED }
+/// Describes a field. `about` is the text of its comment.
+pub(crate) fn describe<V: Value>(key: &'static str, about: &'static str) -> Field {
+    Field { key, json: V::JSON, required: V::REQUIRED, about: about.trim_ascii() }
 }
 
 pub(crate) fn write_field<V: Value>(
@@ -129,7 +130,7 @@ impl Value for u64 {
 }
 
 impl Value for i16 {
-    const JSON: JsonType = JsonType::Integer;
+    const JSON: JsonType = JsonType::Signed;
 
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

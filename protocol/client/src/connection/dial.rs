@@ -122,6 +122,9 @@ pub(super) async fn dial(
     let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
     let stream = stream.map_err(|error| match tls_cause(&error) {
         Some(tls) => unsafe_(handshake_error(tls, host)),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => ClientError::Closed(format!(
+            "{address} closed it before it was encrypted; a broker does so at its limit of connections"
+        )),
         None => failed(error),
     })?;
     let (reader, writer) = tokio::io::split(stream);
@@ -174,6 +177,9 @@ fn tls_config(ClientTls { ca, crl, cert, key }: &ClientTls) -> Result<ClientConf
                 format!("{} contains no private key in PEM (--cert-key)", path.display())
             })?;
             builder.with_client_auth_cert(chain, key).map_err(|error| {
+                if is_old(&error) {
+                    return OLD_CERTIFICATE.replace("the certificate", "the certificate of --cert");
+                }
                 format!(
                     "the key in {} does not fit the certificate of --cert: {error}",
                     path.display()
@@ -184,6 +190,15 @@ fn tls_config(ClientTls { ca, crl, cert, key }: &ClientTls) -> Result<ClientConf
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = Resumption::disabled();
     Ok(config)
+}
+
+/// What to do about a certificate of an earlier version.
+const OLD_CERTIFICATE: &str = "the certificate is X.509 version 1, and version 3 is needed; sign it again with extensions, such \
+     as openssl x509 -req .. -extfile FILE";
+
+/// Whether the error is about such a certificate, for which rustls has no variant.
+fn is_old(error: &dyn ToString) -> bool {
+    error.to_string().contains("UnsupportedCertVersion")
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -296,6 +311,7 @@ fn certificate_error_text(error: &CertificateError, host: &str) -> String {
         | CertificateError::ExpiredRevocationListContext { .. } => {
             "cannot check whether the certificate was revoked: the list of --crl is out of date".into()
         }
+        error if is_old(error) => OLD_CERTIFICATE.into(),
         // rustls has no variant for it.
         error if error.to_string().contains("CaUsedAsEndEntity") => {
             "the broker uses the certificate of an authority (basicConstraints CA:TRUE); it needs one of its own"

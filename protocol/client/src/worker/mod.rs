@@ -11,7 +11,7 @@ use std::future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tidings_protocol::status::MemberStatus;
+use tidings_protocol::status::{BrowserFields, MemberStatus};
 use tidings_protocol::{Code, Command, GroupName, MemberId, ProtocolError, partial_debug};
 
 pub use self::link::{ReplyOutcome, WorkerLink};
@@ -68,11 +68,13 @@ pub struct Worker {
 }
 
 /// What a member may hold at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct WorkerCredit {
     tasks: u32,
     /// How many of the tasks may need a browser; `None` for a member without one.
     render: Option<u32>,
+    /// What the member reports about its browsers.
+    browsers: BrowserFields,
 }
 
 /// A connection, and how far it is in joining the group.
@@ -113,7 +115,11 @@ impl Worker {
         Self {
             connector,
             group,
-            credit: WorkerCredit { tasks: credit, render: None },
+            credit: WorkerCredit {
+                tasks: credit,
+                render: None,
+                browsers: BrowserFields::default(),
+            },
             is_draining: false,
             link: WorkerLink::new(),
             connection: None,
@@ -158,6 +164,11 @@ impl Worker {
         self.credit.render = render;
     }
 
+    /// Reports about the browsers of the member, with the next call of [`next`](Self::next).
+    pub fn set_browsers(&mut self, browsers: BrowserFields) {
+        self.credit.browsers = browsers;
+    }
+
     /// Takes no more tasks. Those that are on their way still arrive, then
     /// [`WorkerEvent::Drained`].
     pub fn drain(&mut self) {
@@ -186,7 +197,7 @@ impl Worker {
             }
             let connection = self.connection.as_mut().expect("it was just set");
             if let Err(error) =
-                connection.send_due(&self.group, self.credit, self.is_draining).await
+                connection.send_due(&self.group, &self.credit, self.is_draining).await
             {
                 return self.lost(error);
             }
@@ -281,18 +292,20 @@ impl JoinedConnection {
     async fn send_due(
         &mut self,
         group: &GroupName,
-        credit: WorkerCredit,
+        credit: &WorkerCredit,
         is_draining: bool,
     ) -> Result<(), ClientError> {
         if self.join.is_some() {
             return Ok(());
         }
         let client = &self.connection.client;
-        if self.credit != Some(credit) {
-            let WorkerCredit { tasks, render } = credit;
-            let join = Command::Join { group: group.clone(), credit: Some(tasks), render };
+        if self.credit.as_ref() != Some(credit) {
+            let sent = credit.clone();
+            let WorkerCredit { tasks, render, browsers } = credit.clone();
+            let join =
+                Command::Join { group: group.clone(), credit: Some(tasks), render, browsers };
             self.join = Some(client.start_request(&[], &join).await?);
-            self.credit = Some(credit);
+            self.credit = Some(sent);
         } else if is_draining && matches!(self.drain, Drain::Not) {
             self.drain = Drain::Pinged(client.start_request(&[], &Command::Ping).await?);
         }

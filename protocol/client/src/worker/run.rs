@@ -197,6 +197,7 @@ impl<H: TaskHandler> Run<H> {
             error,
             ClientError::Refused(_)
                 | ClientError::TopicMissing { .. }
+                | ClientError::OtherFilter { .. }
                 | ClientError::OtherGroup { .. }
         );
         if self.reported_loss.as_ref().is_none_or(|last| is_refusal && *last != error) {

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use super::manage::Action;
 use super::{CREDIT_DEFAULT, check_name};
 use crate::error::bad_argument;
+use crate::status::BrowserFields;
 use crate::text::quote;
 use crate::wire::{first_word, is_word_char, number, words};
 use crate::{
@@ -121,19 +122,29 @@ fn unsubscribe(rest: &str) -> Parsed<'_> {
 fn join(rest: &str) -> Parsed<'_> {
     let (group, rest) = argument(rest, "JOIN needs a group: JOIN <group> [credit=<n>]")?;
     let (mut credit, mut can, mut render) = (None, None, None);
+    let mut browsers = BrowserFields::default();
     for option in options(rest) {
         match option? {
             ("credit", value) => set_count(&mut credit, "credit", value)?,
             ("can", value) => set(&mut can, "can", check_abilities(value)?)?,
             ("render", value) => set_count(&mut render, "render", value)?,
-            (key, _) => return Err(unknown_option("JOIN", key, &["credit", "can", "render"])),
+            (key, value) if browsers.set(key, value) => {
+                number::<u64>(value).ok_or_else(|| not_a_count(key, value))?;
+            }
+            (key, _) => {
+                let known = ["credit", "can", "render", "browsers"];
+                return Err(unknown_option("JOIN", key, &known));
+            }
         }
     }
     if can.is_none() && render.is_some() {
         return Err(bad_argument("render= needs can=render"));
     }
+    if can.is_none() && browsers != BrowserFields::default() {
+        return Err(bad_argument("a report about browsers needs can=render"));
+    }
     let render = can.map(|()| render.or(credit).unwrap_or(CREDIT_DEFAULT));
-    Ok(Command::Join { group, credit, render })
+    Ok(Command::Join { group, credit, render, browsers })
 }
 
 /// The list of what a member can do. There is only one word.
@@ -281,7 +292,8 @@ fn manage<'a, A: Action<'a>>(
     let mut settings: Vec<(&str, &str)> = Vec::new();
     for option in options(rest) {
         let (key, value) = option?;
-        if settings.iter().any(|(other, _)| *other == key) {
+        // Only conditions are given one by one.
+        if key != "where" && settings.iter().any(|(other, _)| *other == key) {
             return Err(twice(key));
         }
         settings.push((key, value));
@@ -316,6 +328,9 @@ fn unknown_command(line: &str) -> ProtocolError {
     let (word, _) = first_word(line);
     let upper = word.to_ascii_uppercase();
     let hint = match Verb::of(upper.as_bytes()) {
+        Some(verb) if line.starts_with(verb.as_str()) => {
+            format!("a space, and no TAB, follows {word}")
+        }
         Some(verb) => {
             format!("write commands in upper case at the beginning of the line: {}", verb.as_str())
         }
@@ -344,7 +359,7 @@ fn options(rest: &str) -> impl Iterator<Item = Result<(&str, &str), ProtocolErro
     words(rest).map(|word| match word.split_once('=') {
         Some((key, value)) if !key.is_empty() && !value.is_empty() => Ok((key, value)),
         Some((key, _)) if !key.is_empty() => {
-            Err(bad_argument(format!("{}= needs a value", quote(key))))
+            Err(bad_argument(format!("{} needs a value", quote(&format!("{key}=")))))
         }
         _ => Err(bad_argument(format!("{} should be an option like key=value", quote(word)))),
     })
@@ -358,10 +373,12 @@ fn set<T>(option: &mut Option<T>, key: &str, value: T) -> Result<(), ProtocolErr
 }
 
 fn set_count(option: &mut Option<u32>, key: &str, value: &str) -> Result<(), ProtocolError> {
-    let count = number(value).ok_or_else(|| {
-        bad_argument(format!("{key}={} should be a whole number from 0", quote(value)))
-    })?;
+    let count = number(value).ok_or_else(|| not_a_count(key, value))?;
     set(option, key, count)
+}
+
+fn not_a_count(key: &str, value: &str) -> ProtocolError {
+    bad_argument(format!("{key}={} should be a whole number from 0", quote(value)))
 }
 
 fn set_duration(option: &mut Option<u64>, key: &str, value: &str) -> Result<(), ProtocolError> {

@@ -62,7 +62,7 @@ fn hello() {
                 via=zmq";
     both_ways(line, &Command::Hello(hello));
     refused("HELLO resume=7", Code::BadArgument, "32 hex digits");
-    refused("HELLO name=", Code::BadArgument, "needs a value");
+    refused("HELLO name=", Code::BadArgument, "\"name=\" needs a value");
     refused("HELLO me", Code::BadArgument, "should be an option like key=value");
     refused("HELLO nam=x", Code::BadArgument, "takes name=, token=, echo=, resume=, via=");
     refused("HELLO name=a name=b", Code::BadArgument, "given twice");
@@ -138,11 +138,21 @@ fn the_other_subscription_commands() {
 
 #[test]
 fn joining() {
-    let join = |credit, render| Command::Join { group: "g".parse().unwrap(), credit, render };
+    let group = || "g".parse().unwrap();
+    let join = |credit, render| {
+        let browsers = BrowserFields::default();
+        Command::Join { group: group(), credit, render, browsers }
+    };
     both_ways("JOIN g", &join(None, None));
     both_ways("JOIN g credit=0", &join(Some(0), None));
     both_ways("JOIN g credit=4294967295", &join(Some(u32::MAX), None));
     both_ways("JOIN g credit=9 can=render render=0", &join(Some(9), Some(0)));
+    let browsers =
+        BrowserFields { browsers: Some(2), bytes: Some(1 << 40), ..BrowserFields::default() };
+    let reporting = Command::Join { group: group(), credit: None, render: Some(6), browsers };
+    both_ways("JOIN g can=render render=6 browsers=2 browser-bytes=1099511627776", &reporting);
+    refused("JOIN g can=render browser-pages=some", Code::BadArgument, "from 0");
+    refused("JOIN g browsers=2", Code::BadArgument, "needs can=render");
     let parsed = |line| Command::parse(line).unwrap();
     assert_eq!(parsed("JOIN g can=render credit=9"), join(Some(9), Some(9)));
     assert_eq!(parsed("JOIN g can=render,render"), join(None, Some(1)));
@@ -318,6 +328,7 @@ fn commands_without_arguments() {
 #[test]
 fn an_unknown_command_gets_a_hint() {
     refused("ping", Code::UnknownCommand, "upper case at the beginning of the line: PING");
+    refused("SUB\tt", Code::UnknownCommand, "a space, and no TAB, follows SUB");
     refused(" PING", Code::UnknownCommand, "beginning of the line: PING");
     refused("hello there", Code::UnknownCommand, "HELLO");
     refused("GET / HTTP/1.0", Code::UnknownCommand, "HELP lists");
@@ -445,7 +456,9 @@ fn command_of(parts: &Parts) -> Command<'_> {
         4 => Command::Unsub { topic },
         5 => {
             let (credit, render) = (numbers.1, numbers.1.filter(|_| flag));
-            Command::Join { group: a.parse().unwrap(), credit, render }
+            let pages = render.map(u64::from);
+            let browsers = BrowserFields { pages, ..BrowserFields::default() };
+            Command::Join { group: a.parse().unwrap(), credit, render, browsers }
         }
         6 => {
             let prio = numbers.1.and(Prio::new(numbers.2));
