@@ -473,37 +473,6 @@ async fn a_connection_carries_many_requests() {
     }
 }
 
-/// CPU time of the client for a POST: `cargo test -p tidings-egress --lib cpu_of -- --ignored
-/// --nocapture`.
-#[test]
-#[ignore = "a measurement, not a test"]
-#[expect(clippy::print_stdout, reason = "it prints a measurement")]
-fn cpu_of_a_post_over_tls() {
-    const REQUESTS: u32 = 1_000;
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (sender, receiver) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        runtime().block_on(async {
-            sender.send(tls_server(&[b"http/1.1"]).await).unwrap();
-            std::future::pending::<()>().await;
-        });
-    });
-    let (base, roots, connections) = receiver.recv().unwrap();
-    let cpu = || {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-        Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
-    };
-    let before = cpu();
-    runtime().block_on(async {
-        let outgoing = outgoing_with(&config(), roots, PATIENCE);
-        for _ in 0..REQUESTS {
-            post(&outgoing, &format!("{base}/hook"), 0).await.unwrap();
-        }
-    });
-    let each = cpu().checked_sub(before).unwrap() / REQUESTS;
-    println!("{each:?} of CPU for a POST, {} connections", connections.load(Ordering::Relaxed));
-}
-
 #[tokio::test]
 async fn http2_is_used_where_it_was_negotiated() {
     let (base, roots) = http2_server().await;

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
 use tidings_protocol::partial_debug;
+use tidings_protocol::readable::plural;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::{HttpProtocol, Stream};
 use crate::failure::{Failure, Reason, causes};
+
+const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
@@ -78,10 +81,40 @@ partial_debug!(TlsClient {});
 
 fn handshake_failure(error: &io::Error) -> Failure {
     let tls = causes(error).find_map(|error| error.downcast_ref::<rustls::Error>());
+    if let Some(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
+        time,
+        not_after,
+    })) = tls
+    {
+        let days = time.as_secs().saturating_sub(not_after.as_secs()) / SECONDS_PER_DAY;
+        let text = format!("TLS: the certificate expired {} ago", plural(days, "day"));
+        return Failure::new(Reason::Certificate, text);
+    }
     let reason = match tls {
         Some(rustls::Error::InvalidCertificate(_)) => Reason::Certificate,
         Some(_) => Reason::Tls,
         None => Reason::Reset,
     };
     Failure::of(reason, error).with_context("TLS: ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustls::pki_types::UnixTime;
+
+    use super::*;
+
+    #[test]
+    fn an_expired_certificate_is_reported_in_days() {
+        let at =
+            |days: u64| UnixTime::since_unix_epoch(Duration::from_secs(days * SECONDS_PER_DAY + 5));
+        let expired = CertificateError::ExpiredContext { time: at(20_000), not_after: at(19_000) };
+        let error = io::Error::other(rustls::Error::InvalidCertificate(expired));
+        let failure = handshake_failure(&error);
+        let expected =
+            Failure::new(Reason::Certificate, "TLS: the certificate expired 1,000 days ago");
+        assert_eq!(failure, expected);
+    }
 }

@@ -181,6 +181,12 @@ impl HttpClient {
         Ok(HttpResponse { head, copied, cookies_changed, body })
     }
 
+    /// Whether a request to this URL would have cookies.
+    pub fn has_cookies_for(&self, url: &CanonicalUrl<'_>) -> bool {
+        let now = SystemTime::now();
+        self.cookies.as_ref().is_some_and(|jar| jar.header_for(url, now).is_some())
+    }
+
     /// Decodes a body. At most `wire_bytes_max` encoded bytes are read; the caller counts the
     /// decoded ones. Fails for encodings that were not requested.
     pub fn decode<'a, C: BodyCopy>(

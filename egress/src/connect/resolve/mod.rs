@@ -45,9 +45,18 @@ pub struct SystemLookup;
 impl Lookup for SystemLookup {
     fn lookup(&self, name: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
-            let addresses = tokio::net::lookup_host((name, 0)).await?;
+            let addresses = tokio::net::lookup_host((name, 0)).await.map_err(in_own_words)?;
             Ok(addresses.map(|address| address.ip()).collect())
         })
+    }
+}
+
+/// Replaces the words of the standard library before those of the system.
+fn in_own_words(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.strip_prefix("failed to lookup address information: ") {
+        Some(reason) => io::Error::other(format!("cannot look up the name: {reason}")),
+        None => error,
     }
 }
 
