@@ -12,6 +12,7 @@ use tidings_egress::client::{OutgoingClient, OutgoingResponse};
 use tidings_egress::failure::{Failure, Reason};
 use tidings_protocol::{CanonicalUrl, KeyRest, RetryMode, TRACEPARENT, partial_debug, trace_id};
 
+use crate::receivers::Receivers;
 use crate::system::unix_time;
 
 /// Headers with id and time of a message, as the Standard Webhooks specification names them.
@@ -24,16 +25,18 @@ const TRACEPARENT_HEADER: HeaderName = HeaderName::from_static(TRACEPARENT);
 pub type Signer = Box<dyn Fn(&str, u64, &[u8]) -> HeaderMap + Send + Sync>;
 
 /// Where a service takes the events from, and how it sends them.
-pub struct DeliveryConfig {
+pub struct Delivery {
     /// Address of the broker.
     pub broker: String,
     /// Sends the requests.
     pub outgoing: Arc<OutgoingClient>,
     /// Signs messages; without it they are sent unsigned.
     pub signer: Option<Signer>,
+    /// Where refusals are counted.
+    pub receivers: Arc<Receivers>,
 }
 
-partial_debug!(DeliveryConfig { broker });
+partial_debug!(Delivery { broker });
 
 /// Settings of the group if it does not exist. Ten attempts take an hour and a half, so the
 /// callbacks of a server that is down overnight end as dead letters. The lease is the time until a
@@ -47,6 +50,8 @@ pub(crate) const GROUP_SETTINGS: &[(&str, &str)] =
 pub(crate) struct Message<'a> {
     /// What it is about, for the log.
     pub(crate) subject: &'a str,
+    /// What the receiver receives, for the problems of the broker.
+    pub(crate) receiver: &'a str,
     pub(crate) url: &'a CanonicalUrl<'static>,
     /// Of letters, digits, `-`, `_` and `/`. It is the same when the message is sent again.
     pub(crate) id: &'a str,
@@ -93,21 +98,10 @@ pub(crate) enum Receiver {
     IsDown,
 }
 
-/// Sends messages of one kind.
-pub(crate) struct Delivery {
-    outgoing: Arc<OutgoingClient>,
-    signer: Option<Signer>,
-}
-
 impl Delivery {
-    pub(crate) fn new(config: DeliveryConfig) -> Self {
-        let DeliveryConfig { outgoing, signer, .. } = config;
-        Self { outgoing, signer }
-    }
-
     /// Sends a message once.
     pub(crate) async fn send(&self, message: Message<'_>) -> Attempt {
-        let Message { subject, url, id, content_type, body, traceparent } = message;
+        let Message { subject, receiver, url, id, content_type, body, traceparent } = message;
         let trace_id = traceparent.map(trace_id);
         let unix_s = unix_time().as_secs();
         let mut headers = match &self.signer {
@@ -133,6 +127,7 @@ impl Delivery {
                 Attempt { end, status: None, receiver, retry_after: None }
             }
         };
+        self.receivers.record(receiver, attempt.failure());
         if let Some(reason) = attempt.failure() {
             tracing::info!(subject, id, host = url.host(), trace_id, reason);
         } else {

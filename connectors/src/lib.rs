@@ -13,6 +13,7 @@
 //! | [`files`] | directories with complete files to be published |
 //! | `hub` | subscribers of the operator's own site, by WebSub and rssCloud |
 //! | [`push`] | servers that receive events of a topic as HTTP requests |
+//! | [`receivers`] | those servers that refuse callbacks and events |
 //! | [`signal`] | programs that look into a directory when they receive a signal |
 //! | [`websub`] | hubs that report changes of a feed |
 //! | `zmq` | ZeroMQ sockets |
@@ -29,6 +30,7 @@ pub mod fuzzing;
 pub mod hub;
 pub mod push;
 mod rate_limited_log;
+pub mod receivers;
 pub mod signal;
 mod system;
 pub mod websub;

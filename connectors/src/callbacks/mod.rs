@@ -15,12 +15,12 @@ use parking_lot::Mutex;
 use tidings_client::{
     ClientError, ClientOptions, Connector, GroupSetup, TaskEnd, TaskHandler, Worker, WorkerTask,
 };
-use tidings_protocol::{CALLBACK_GROUP, GroupName, JOB_DONE_TOPIC, TopicName};
+use tidings_protocol::{AttributeFilter, CALLBACK_GROUP, GroupName, JOB_DONE_TOPIC, TopicName};
 use tokio_util::sync::CancellationToken;
 
 pub use self::callback::{Callback, CallbackError};
 use self::host_limits::HostLimits;
-use crate::delivery::{Delivery, DeliveryConfig, GROUP_SETTINGS, Message, Receiver};
+use crate::delivery::{Delivery, GROUP_SETTINGS, Message};
 use crate::rate_limited_log::RateLimitedLog;
 
 /// The label that the broker shows for this client.
@@ -30,7 +30,7 @@ const CREDIT: u32 = 64;
 
 /// Sends callbacks until `stop` is cancelled, and then returns unfinished tasks to the group. After
 /// an error it connects to the broker again.
-pub async fn run(config: DeliveryConfig, stop: CancellationToken) {
+pub async fn run(delivery: Delivery, stop: CancellationToken) {
     let group: GroupName = CALLBACK_GROUP.parse().expect("the constant is a valid name");
     let topic: TopicName = JOB_DONE_TOPIC.parse().expect("the constant is a valid name");
     let setup = GroupSetup {
@@ -38,15 +38,14 @@ pub async fn run(config: DeliveryConfig, stop: CancellationToken) {
         topic,
         key: "none",
         is_exclusive: false,
+        filter: AttributeFilter::default(),
         settings: GROUP_SETTINGS,
     };
     let options = ClientOptions { name: Some(NAME.to_owned()), ..ClientOptions::default() };
-    let connector = Connector::new(&config.broker, options).persistent().with_group(setup);
+    let connector = Connector::new(&delivery.broker, options).persistent().with_group(setup);
     let handler = CallbackHandler {
-        delivery: Delivery::new(config),
-        forbidden_log: Mutex::new(RateLimitedLog::new(
-            "callbacks to addresses that are not allowed",
-        )),
+        delivery,
+        refused_log: Mutex::new(RateLimitedLog::new("callbacks that were not accepted")),
         stop: stop.clone(),
         host_limits: HostLimits::default(),
     };
@@ -57,15 +56,17 @@ pub async fn run(config: DeliveryConfig, stop: CancellationToken) {
 
 struct CallbackHandler {
     delivery: Delivery,
-    forbidden_log: Mutex<RateLimitedLog>,
+    refused_log: Mutex<RateLimitedLog>,
     stop: CancellationToken,
     host_limits: HostLimits,
 }
 
 impl CallbackHandler {
     async fn send(&self, Callback { id, url, body, job, traceparent }: Callback) -> TaskEnd {
+        let host = url.host();
         let message = Message {
             subject: &format!("job {job}"),
+            receiver: &format!("callbacks at {host}"),
             url: &url,
             id: &id,
             content_type: HeaderValue::from_static("application/json"),
@@ -73,9 +74,8 @@ impl CallbackHandler {
             traceparent: traceparent.as_deref(),
         };
         let attempt = self.delivery.send(message).await;
-        if let (Receiver::IsForbidden, Some(reason)) = (attempt.receiver, attempt.failure()) {
-            let host = url.host();
-            self.forbidden_log.lock().add(1, format_args!("of job {job} at {host}: {reason}"));
+        if let Some(reason) = attempt.failure() {
+            self.refused_log.lock().add(1, format_args!("of job {job} at {host}: {reason}"));
         }
         attempt.end
     }

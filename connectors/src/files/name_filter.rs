@@ -1,9 +1,20 @@
 //! Selects which file names are published: those that match a pattern, except hidden and unfinished
 //! files.
 
+use std::str::FromStr;
+
+use glob::{MatchOptions, Pattern};
+
 /// Suffixes of backup files and of unfinished files.
 const UNFINISHED_SUFFIXES: [&[u8]; 6] =
     [b"~", b".tmp", b".part", b".partial", b".filepart", b".crdownload"];
+
+/// ASCII letters match in either case.
+const MATCH_OPTIONS: MatchOptions = MatchOptions {
+    case_sensitive: false,
+    require_literal_separator: false,
+    require_literal_leading_dot: false,
+};
 
 /// Why a text is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -14,108 +25,32 @@ pub enum GlobError {
     /// Patterns match file names, not paths.
     #[error("a pattern matches file names, so it cannot contain /")]
     Slash,
-    /// A `[` without its `]`.
-    #[error("the pattern has a [ without a ]")]
-    Unclosed,
+    /// It is not of the form that patterns have.
+    #[error("invalid pattern: {0}")]
+    Invalid(&'static str),
 }
 
 /// A shell pattern for names: `*` matches anything, `?` one character, `[a-z]` one of these and
 /// `[!a-z]` one of all others. `[*]`, `[?]` and `[[]` match these characters themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GlobPattern(Vec<GlobPart>);
+pub struct GlobPattern(Pattern);
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum GlobPart {
-    Star,
-    AnyChar,
-    Class { ranges: Vec<(char, char)>, others: bool },
-    Char(char),
-}
-
-impl std::str::FromStr for GlobPattern {
+impl FromStr for GlobPattern {
     type Err = GlobError;
 
     fn from_str(text: &str) -> Result<Self, GlobError> {
-        let mut parts = Vec::new();
-        let mut chars = text.chars().peekable();
-        while let Some(c) = chars.next() {
-            parts.push(match c {
-                '/' => return Err(GlobError::Slash),
-                '*' => GlobPart::Star,
-                '?' => GlobPart::AnyChar,
-                '[' => {
-                    let others = chars.next_if_eq(&'!').is_some();
-                    let mut ranges = Vec::new();
-                    loop {
-                        let from = chars.next().ok_or(GlobError::Unclosed)?;
-                        if from == ']' && !ranges.is_empty() {
-                            break;
-                        }
-                        let mut to = from;
-                        if chars.peek() == Some(&'-') {
-                            chars.next();
-                            match chars.next_if(|c| *c != ']') {
-                                Some(c) => to = c,
-                                // A dash at the end stands for itself.
-                                None => ranges.push(('-', '-')),
-                            }
-                        }
-                        ranges.push((from, to));
-                    }
-                    GlobPart::Class { ranges, others }
-                }
-                c => GlobPart::Char(c),
-            });
+        match text {
+            "" => Err(GlobError::Empty),
+            _ if text.contains('/') => Err(GlobError::Slash),
+            _ => Pattern::new(text).map(Self).map_err(|error| GlobError::Invalid(error.msg)),
         }
-        if parts.is_empty() { Err(GlobError::Empty) } else { Ok(Self(parts)) }
     }
 }
 
 impl GlobPattern {
-    /// Whether the whole name matches. ASCII letters match in either case. A byte that is not UTF-8
-    /// counts as U+FFFD. Takes at most as many steps as the lengths of pattern and name multiplied.
+    /// Whether the whole name matches. Bytes that are not UTF-8 count as U+FFFD.
     pub fn matches(&self, name: &[u8]) -> bool {
-        let mut chars = Vec::with_capacity(name.len());
-        for chunk in name.utf8_chunks() {
-            chars.extend(chunk.valid().chars());
-            chars.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
-        }
-        let (mut at, mut part) = (0, 0);
-        // After the last `*`: the part to continue with, and the position in the name that was
-        // tried last.
-        let mut retry = None;
-        while at < chars.len() {
-            match self.0.get(part) {
-                Some(GlobPart::Star) => {
-                    part += 1;
-                    retry = Some((part, at));
-                }
-                Some(one) if one.matches(chars[at]) => (part, at) = (part + 1, at + 1),
-                _ => {
-                    let Some((behind, from)) = &mut retry else { return false };
-                    *from += 1;
-                    (part, at) = (*behind, *from);
-                }
-            }
-        }
-        self.0[part..].iter().all(|part| *part == GlobPart::Star)
-    }
-}
-
-impl GlobPart {
-    fn matches(&self, c: char) -> bool {
-        match self {
-            Self::Star => false,
-            Self::AnyChar => true,
-            Self::Char(one) => one.eq_ignore_ascii_case(&c),
-            Self::Class { ranges, others } => {
-                let forms = [c, c.to_ascii_lowercase(), c.to_ascii_uppercase()];
-                let holds = |(from, to): &(char, char)| {
-                    forms.iter().any(|form| (*from..=*to).contains(form))
-                };
-                ranges.iter().any(holds) != *others
-            }
-        }
+        self.0.matches_with(&String::from_utf8_lossy(name), MATCH_OPTIONS)
     }
 }
 
@@ -199,8 +134,9 @@ mod tests {
     fn invalid_patterns_are_rejected() {
         assert_eq!("".parse::<GlobPattern>(), Err(GlobError::Empty));
         assert_eq!("a/*.txt".parse::<GlobPattern>(), Err(GlobError::Slash));
-        for text in ["[", "a[b", "[]", "[!]"] {
-            assert_eq!(text.parse::<GlobPattern>(), Err(GlobError::Unclosed), "{text}");
+        for text in ["[", "a[b", "[]", "[!]", "a**b"] {
+            let error = text.parse::<GlobPattern>().unwrap_err();
+            assert!(matches!(error, GlobError::Invalid(_)), "{text}");
         }
     }
 

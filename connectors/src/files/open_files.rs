@@ -1,7 +1,7 @@
 //! Finds out which files are open for writing on this machine.
 //!
-//! For a file that a scan found, this is the only sign that it is unfinished. It sees the processes
-//! of this user, or all for root. Files of other processes count as closed.
+//! For a file that a scan found or that was renamed, this is the only sign that it is unfinished. It
+//! sees the processes of this user, or all for root. Files of other processes count as closed.
 
 #![expect(clippy::disallowed_methods, reason = "a snapshot expires after a moment")]
 
@@ -11,8 +11,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-/// How long a snapshot is valid, so that many files found together need one snapshot.
-const SNAPSHOT_LIFETIME: Duration = Duration::from_millis(50);
+use super::tracker::MOVE_DELAY;
+
+/// How long a snapshot is valid, from its start, so that many files found together need one.
+const SNAPSHOT_LIFETIME: Duration = MOVE_DELAY;
 
 /// The two bits of `open(2)` with the access mode; 0: read only.
 const ACCESS_MODE: u32 = 3;
@@ -41,8 +43,9 @@ impl OpenFiles {
             snapshot.device == device && snapshot.at.elapsed() < SNAPSHOT_LIFETIME
         };
         if !self.snapshot.as_ref().is_some_and(is_fresh) {
+            let at = Instant::now();
             let files = scan_proc(device).unwrap_or_default();
-            self.snapshot = Some(ProcSnapshot { at: Instant::now(), device, files });
+            self.snapshot = Some(ProcSnapshot { at, device, files });
         }
         self.snapshot
             .as_ref()

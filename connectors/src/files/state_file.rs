@@ -1,54 +1,67 @@
-//! Stores which files of a directory were published, across restarts: a file of lines that is
-//! appended to, and rewritten when most lines are out of date.
+//! Stores which files of a directory were published, across restarts: an `SQLite` database for each
+//! directory and topic.
 //!
-//! ```text
-//! tidings-watch 1 topic=file-ready dir=/srv/out
-//! + 8123 17 1795290973.246000000 a.pdf #0c1f9a3e    published: inode, bytes, modified, name
-//! - a.pdf #73..                            removed
-//!  3 12 #5d..                             batch 3 began with 12 files; each later + is one more
-//! @ disk/ #81..                            a mount point; - disk/: the directory is gone
-//! ```
-//!
-//! After `#` stand the first digits of the BLAKE3 hash of the line before it. Lines of earlier
-//! versions have no checksum, and earlier versions can read lines that have one.
-//!
-//! A line is written after the broker has confirmed the event, so the state never claims a file
-//! that the topic lacks. A file that the state lacks (lines at the end, after a crash) is published
-//! again, under the same id. A line that cannot be read counts as missing. A file of another
-//! version has another first word, and is rejected.
+//! A row is written after the broker has confirmed the event, so the state never claims a file that
+//! the topic lacks. A file that the state lacks (the last rows, after a loss of power) is published
+//! again, under the same id. A damaged row counts as missing.
 
 #![expect(clippy::disallowed_methods, reason = "syncs at most once a second, on a thread")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use tidings_database::digest::{Schema, Table};
+use tidings_database::schema_version::{self, BUSY_TIMEOUT, SchemaError};
 use tidings_protocol::TopicName;
 
-use super::path_encoding::{decode, encode};
-use super::tracker::{FileStamp, RelativePath, Tracker};
-
-const MAGIC: &str = "tidings-watch 1";
+use super::path_encoding::encode;
+use super::tracker::{FileStamp, RelativePath};
 
 /// The least time between syncs. A power cut repeats at most the events of this time.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// Outdated lines that are tolerated before a rewrite.
-const STALE_LINES_MIN: u64 = 10_000;
+/// The extension of the files. Their names are digests.
+pub const EXTENSION: &str = "db";
 
-/// How the root directory is written; other directories end in `/`.
-const ROOT: &str = ".";
+/// The schema, with the digest of each row.
+pub const SCHEMA: Schema = Schema {
+    file: "watch/*.db",
+    version: 1,
+    create: CREATE,
+    tables: &[
+        Table { name: "watch", key: "rowid", also: &[] },
+        Table { name: "files", key: "rowid", also: &[] },
+        Table { name: "mounts", key: "rowid", also: &[] },
+    ],
+};
 
-/// Digits of the checksum of a line.
-const CHECKSUM_DIGITS: usize = 8;
-
-/// No line of this format is longer: each byte of a path takes at most three.
-const LINE_BYTES_MAX: u64 = 3 * 4096 + 200;
+/// Paths are relative to the directory, which has the empty path.
+const CREATE: &str = "
+    CREATE TABLE watch (                -- one row
+        topic TEXT NOT NULL,
+        dir BLOB NOT NULL,
+        batch INTEGER NOT NULL,         -- the number of the current batch
+        batch_files INTEGER NOT NULL,   -- files in it so far
+        digest INTEGER
+    ) STRICT;
+    CREATE TABLE files (                -- published files
+        path BLOB NOT NULL UNIQUE,
+        inode INTEGER NOT NULL,
+        bytes INTEGER NOT NULL,
+        modified_s INTEGER NOT NULL,
+        modified_ns INTEGER NOT NULL,
+        digest INTEGER
+    ) STRICT;
+    CREATE TABLE mounts (               -- directories that are or were mount points
+        path BLOB NOT NULL UNIQUE,
+        digest INTEGER
+    ) STRICT";
 
 /// Why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -59,11 +72,19 @@ pub enum StateFileError {
         /// The directory.
         dir: String,
     },
-    /// It belongs to another version or another directory.
-    #[error("{} is not the state of this directory in this version; remove it to publish all files again", .path.display())]
+    /// It belongs to another directory.
+    #[error("{} is not the state of this directory; remove it to publish all files again", .path.display())]
     Mismatch {
         /// The file.
         path: PathBuf,
+    },
+    /// It is damaged, or of another version.
+    #[error("{}: {source}; remove it to publish all files again", .path.display())]
+    Database {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        source: SchemaError,
     },
     /// An IO error.
     #[error("{}: {source}", .path.display())]
@@ -91,18 +112,21 @@ pub struct SavedState {
 /// An open state file. It is locked: no other process can open it.
 #[derive(Debug)]
 pub struct StateFile {
-    path: PathBuf,
-    header: String,
-    file: File,
-    lines: u64,
-    mounts: BTreeSet<RelativePath>,
-    unwritten_lines: Vec<u8>,
+    connection: Connection,
+    /// What is not stored yet, by path; `None`: it is gone.
+    unwritten: BTreeMap<RelativePath, Option<Row>>,
+    /// The number of the current batch, and files in it so far.
+    batch: (u64, u64),
+    /// The first write that is not synced, or the last one if it failed.
     unsynced_since: Option<Instant>,
-    /// The sync that runs on a thread, so that publishing does not wait for it.
-    running_sync: Option<JoinHandle<io::Result<()>>>,
-    /// A write or sync has failed, so the file must be rewritten before the next line.
-    is_broken: bool,
+    has_failed: bool,
     _lock: File,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Row {
+    File(FileStamp),
+    Mount,
 }
 
 impl StateFile {
@@ -112,12 +136,11 @@ impl StateFile {
         topic: &TopicName,
         dir: &[u8],
     ) -> Result<(Self, SavedState), StateFileError> {
-        let head = format!("{MAGIC} topic={topic} dir={}", encode(dir));
+        let head = format!("topic={topic} dir={}", encode(dir));
         let digest = blake3::hash(head.as_bytes()).to_hex();
-        let path = folder.join(format!("{}.state", &digest[..16]));
+        let path = folder.join(format!("{}.{EXTENSION}", &digest[..16]));
         let failed = |source| StateFileError::Io { path: path.clone(), source };
-        let lock =
-            private_options().create(true).open(path.with_extension("lock")).map_err(failed)?;
+        let lock = open_private(&path.with_extension("lock")).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -125,58 +148,53 @@ impl StateFile {
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
-        let mut file = private_options().create(true).open(&path).map_err(failed)?;
-        let (remembered, lines) = match read(&file, &head).map_err(failed)? {
-            ReadState::Valid(remembered, lines) => (remembered, lines),
-            ReadState::Empty => {
-                // A crash may have left part of the header, which was cut off.
-                file.seek(SeekFrom::End(0)).map_err(failed)?;
-                writeln!(file, "{head}").and_then(|()| sync_folder(folder)).map_err(failed)?;
-                (SavedState::default(), 0)
-            }
-            ReadState::Mismatch => return Err(StateFileError::Mismatch { path }),
+        // SQLite creates its other files with the same mode.
+        open_private(&path).map_err(failed)?;
+        let fill = |transaction: &Transaction<'_>| {
+            let insert = "INSERT INTO watch VALUES (?1, ?2, 0, 0, row_digest(?1, ?2, 0, 0))";
+            transaction.execute(insert, params![topic.as_str(), dir]).map(drop)
         };
-        file.seek(SeekFrom::End(0)).map_err(failed)?;
+        let database = |source| StateFileError::Database { path: path.clone(), source };
+        let connection = schema_version::open(&path, &SCHEMA, BUSY_TIMEOUT, |_| Ok(()), fill)
+            .map_err(database)?;
+        let query = "SELECT topic = ?1 AND dir = ?2 FROM watch";
+        let is_ours = connection.query_row(query, params![topic.as_str(), dir], |row| row.get(0));
+        let is_ours = is_ours.optional().map_err(|error| database(error.into()))?;
+        if is_ours != Some(true) {
+            return Err(StateFileError::Mismatch { path });
+        }
+        let saved = load(&connection).map_err(|error| database(error.into()))?;
         let state = Self {
-            path,
-            header: head,
-            file,
-            lines,
-            mounts: remembered.mounts.clone(),
-            unwritten_lines: Vec::new(),
+            connection,
+            unwritten: BTreeMap::new(),
+            batch: (saved.batch_number, saved.batch_files),
             unsynced_since: None,
-            running_sync: None,
-            is_broken: false,
+            has_failed: false,
             _lock: lock,
         };
-        Ok((state, remembered))
+        Ok((state, saved))
     }
 
     /// Records a published file; [`write`](Self::write) writes it.
     pub fn record_file(&mut self, name: &RelativePath, stamp: FileStamp) {
-        self.record(&file_line(name, stamp));
+        self.batch.1 += 1;
+        self.unwritten.insert(Arc::clone(name), Some(Row::File(stamp)));
     }
 
     /// Records a mount point.
     pub fn record_mount(&mut self, dir: &RelativePath) {
-        self.mounts.insert(Arc::clone(dir));
-        self.record(&mount_line(dir));
+        self.unwritten.insert(Arc::clone(dir), Some(Row::Mount));
     }
 
     /// Records that a file or a mount point is gone.
     pub fn record_removal(&mut self, name: &RelativePath) {
-        self.mounts.remove(name);
-        self.record(&format!("- {}", encode(name)));
+        self.unwritten.insert(Arc::clone(name), None);
     }
 
     /// Records the beginning of a batch.
     pub fn begin_batch(&mut self, number: u64, files: u64) {
-        self.record(&batch_line((number, files)));
-    }
-
-    fn record(&mut self, text: &str) {
-        self.unwritten_lines.extend_from_slice(with_checksum(text).as_bytes());
-        self.lines += 1;
+        self.batch = (number, files);
+        self.unsynced_since.get_or_insert_with(Instant::now);
     }
 
     /// When the next write or sync is due.
@@ -184,244 +202,120 @@ impl StateFile {
         self.unsynced_since.map(|since| since + SYNC_EVERY)
     }
 
-    /// Writes the recorded lines, and starts a sync when it is due. After a failure it rewrites the
-    /// file with what is published.
-    pub fn write(&mut self, tracker: &Tracker) -> io::Result<()> {
-        if !self.unwritten_lines.is_empty() {
-            self.unsynced_since.get_or_insert_with(Instant::now);
-            let lines = std::mem::take(&mut self.unwritten_lines);
-            self.is_broken |= self.file.write_all(&lines).is_err();
-        }
-        if self.due().is_none_or(|due| Instant::now() < due) {
+    /// Writes what was recorded, and syncs it when that is due. After a failure it tries again at
+    /// that time.
+    pub fn write(&mut self) -> rusqlite::Result<()> {
+        let now = Instant::now();
+        let is_due = self.due().is_some_and(|due| due <= now);
+        if !is_due && (self.unwritten.is_empty() || self.has_failed) {
             return Ok(());
         }
-        // A failed write or sync is retried after the same interval.
-        self.unsynced_since = Some(Instant::now());
-        if self.running_sync.as_ref().is_some_and(|syncing| !syncing.is_finished()) {
-            return Ok(());
-        }
-        let synced = self.join_sync();
-        if self.must_be_rewritten(tracker) {
-            self.rewrite(tracker)?;
-        } else {
-            let file = self.file.try_clone()?;
-            self.running_sync = Some(thread::spawn(move || file.sync_data()));
-        }
-        self.unsynced_since = None;
-        synced
+        let written = self.commit(is_due);
+        self.has_failed = written.is_err();
+        self.unsynced_since = match self.unsynced_since {
+            _ if self.has_failed => Some(now),
+            _ if is_due => None,
+            since => since.or(Some(now)),
+        };
+        written
     }
 
     /// Writes and syncs everything.
-    pub fn close(mut self, tracker: &Tracker) -> io::Result<()> {
-        let lines = std::mem::take(&mut self.unwritten_lines);
-        self.is_broken |= self.file.write_all(&lines).is_err();
-        // A failure sets `is_broken`, which leads to a rewrite.
-        let _ = self.join_sync();
-        if self.must_be_rewritten(tracker) {
-            return self.rewrite(tracker);
+    pub fn close(mut self) -> rusqlite::Result<()> {
+        self.commit(true)
+    }
+
+    fn commit(&mut self, is_synced: bool) -> rusqlite::Result<()> {
+        // In a write-ahead log, NORMAL leaves the sync of a commit to a later one.
+        let synchronous = if is_synced { "FULL" } else { "NORMAL" };
+        self.connection.pragma_update(None, "synchronous", synchronous)?;
+        let transaction = self.connection.transaction()?;
+        for (path, row) in &self.unwritten {
+            store(&transaction, path, *row)?;
         }
-        self.file.sync_data()
-    }
-
-    fn must_be_rewritten(&self, tracker: &Tracker) -> bool {
-        self.is_broken || self.lines > 2 * tracker.tracked() as u64 + STALE_LINES_MIN
-    }
-
-    /// The result of the last sync. After a failed sync the content of the disk is unknown.
-    fn join_sync(&mut self) -> io::Result<()> {
-        let Some(syncing) = self.running_sync.take() else { return Ok(()) };
-        let synced =
-            syncing.join().unwrap_or_else(|_| Err(io::Error::other("a sync has panicked")));
-        self.is_broken |= synced.is_err();
-        synced
-    }
-
-    fn rewrite(&mut self, tracker: &Tracker) -> io::Result<()> {
-        let new = self.path.with_extension("new");
-        let mut output = BufWriter::new(private_options().create(true).truncate(true).open(&new)?);
-        writeln!(output, "{}", self.header)?;
-        for dir in &self.mounts {
-            output.write_all(with_checksum(&mount_line(dir)).as_bytes())?;
-        }
-        let mut lines = 1 + self.mounts.len() as u64;
-        for (name, stamp) in tracker.published() {
-            output.write_all(with_checksum(&file_line(name, stamp)).as_bytes())?;
-            lines += 1;
-        }
-        // At the end, because these files are not all of this batch.
-        output.write_all(with_checksum(&batch_line(tracker.batch())).as_bytes())?;
-        let file = output.into_inner().map_err(io::IntoInnerError::into_error)?;
-        file.sync_data()?;
-        fs::rename(&new, &self.path)?;
-        (self.file, self.lines, self.is_broken) = (file, lines, false);
-        sync_folder(self.path.parent().expect("the state file is in a folder"))
+        let sql = "UPDATE watch SET batch = ?1, batch_files = ?2, digest = row_digest(topic, dir, ?1, ?2)";
+        let (number, files) = self.batch;
+        let values = params![number.cast_signed(), files.cast_signed()];
+        transaction.prepare_cached(sql)?.execute(values)?;
+        transaction.commit()?;
+        self.unwritten.clear();
+        Ok(())
     }
 }
 
-fn private_options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600);
-    options
-}
-
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
-fn file_line(name: &RelativePath, stamp: FileStamp) -> String {
-    let FileStamp { inode, size, modified_s, modified_ns } = stamp;
-    format!("+ {inode} {size} {modified_s}.{modified_ns:09} {}", encode(name))
-}
-
-fn mount_line(dir: &RelativePath) -> String {
-    format!("@ {}", if dir.is_empty() { ROOT.to_owned() } else { encode(dir) })
-}
-
-fn batch_line((number, files): (u64, u64)) -> String {
-    format!("= {number} {files}")
-}
-
-fn with_checksum(text: &str) -> String {
-    format!("{text} {}\n", checksum(text))
-}
-
-fn checksum(text: &str) -> String {
-    format!("#{}", &blake3::hash(text.as_bytes()).to_hex()[..CHECKSUM_DIGITS])
-}
-
-/// The text of a line without its checksum, and whether it has one. `None` if the line is damaged.
-fn verify_line(line: &str) -> Option<(&str, bool)> {
-    let words = match line.split_once(' ')?.0 {
-        "+" => 5,
-        "=" => 3,
-        "-" | "@" => 2,
-        _ => return None,
+fn store(
+    transaction: &Transaction<'_>,
+    path: &RelativePath,
+    row: Option<Row>,
+) -> rusqlite::Result<()> {
+    let path = &**path;
+    let execute = |sql: &str, values: &[&dyn rusqlite::ToSql]| {
+        transaction.prepare_cached(sql)?.execute(values).map(drop)
     };
-    let found = line.split(' ').count();
-    if found == words + 1 {
-        let (text, last) = line.rsplit_once(' ')?;
-        return (last == checksum(text)).then_some((text, true));
+    match row {
+        Some(Row::File(FileStamp { inode, size, modified_s, modified_ns })) => execute(
+            "INSERT OR REPLACE INTO files VALUES (?1, ?2, ?3, ?4, ?5, row_digest(?1, ?2, ?3, ?4, ?5))",
+            params![path, inode.cast_signed(), size.cast_signed(), modified_s, modified_ns],
+        ),
+        Some(Row::Mount) => {
+            execute("INSERT OR REPLACE INTO mounts VALUES (?1, row_digest(?1))", params![path])
+        }
+        None => {
+            execute("DELETE FROM files WHERE path = ?1", params![path])?;
+            execute("DELETE FROM mounts WHERE path = ?1", params![path])
+        }
     }
-    // If the space before the checksum is damaged, the checksum looks like the end of a name.
-    let before = line.len().checked_sub(CHECKSUM_DIGITS + 2).and_then(|at| line.get(..at));
-    let is_joined = before.is_some_and(|before| line.ends_with(&checksum(before)));
-    (found == words && !is_joined).then_some((line, false))
 }
 
-/// Checks a state file without changing it. Returns the problems, and what could not be checked.
-pub fn check(path: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
-    let bytes = fs::read(path)?;
-    let (mut problems, mut notes) = (Vec::new(), Vec::new());
-    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
-    let head = lines.next().unwrap_or_default();
-    let digest = blake3::hash(head.strip_suffix(b"\n").unwrap_or(head)).to_hex();
-    if !bytes.is_empty() && path.file_stem().is_none_or(|stem| *stem != digest[..16]) {
-        problems.push("the first line does not match the name of the file".to_owned());
-    }
-    let (mut unchecked, mut remembered) = (0, SavedState::default());
-    for (number, line) in (2..).zip(lines) {
-        let Some(text) = line.strip_suffix(b"\n") else {
-            // A crash cuts a line off, but does not replace its line end by another byte.
-            let before = line.split_last().and_then(|(_, line)| std::str::from_utf8(line).ok());
-            match before.and_then(verify_line) {
-                Some((_, true)) => problems.push(format!("line {number} has no line end")),
-                _ => notes.push(format!("line {number} has no line end, as after a crash")),
-            }
+fn load(connection: &Connection) -> rusqlite::Result<SavedState> {
+    let mut saved = SavedState::default();
+    let mut damaged = 0_u64;
+    let mut statement = connection.prepare(
+        "SELECT digest IS row_digest(path, inode, bytes, modified_s, modified_ns),
+            path, inode, bytes, modified_s, modified_ns FROM files",
+    )?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        if !row.get(0)? {
+            damaged += 1;
             continue;
+        }
+        let stamp = FileStamp {
+            inode: row.get::<_, i64>(2)?.cast_unsigned(),
+            size: row.get::<_, i64>(3)?.cast_unsigned(),
+            modified_s: row.get(4)?,
+            modified_ns: row.get(5)?,
         };
-        let line = std::str::from_utf8(text).ok().and_then(verify_line);
-        unchecked += u64::from(line.is_some_and(|(_, has_sum)| !has_sum));
-        if line.and_then(|(text, _)| apply_line(text, &mut remembered)).is_none() {
-            problems.push(format!("line {number} is damaged"));
-        }
+        saved.published.insert(row.get::<_, Vec<u8>>(1)?.into(), stamp);
     }
-    if unchecked > 0 {
-        notes.push(format!(
-            "{unchecked} lines have no checksum (from an earlier version): not checked"
-        ));
+    let mut statement = connection.prepare("SELECT path FROM mounts")?;
+    let mounts = statement.query_map([], |row| row.get::<_, Vec<u8>>(0))?;
+    saved.mounts = mounts.map(|path| path.map(RelativePath::from)).collect::<Result<_, _>>()?;
+    (saved.batch_number, saved.batch_files) =
+        connection.query_row("SELECT batch, batch_files FROM watch", [], |row| {
+            Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get::<_, i64>(1)?.cast_unsigned()))
+        })?;
+    if damaged > 0 {
+        tracing::warn!(
+            rows = damaged,
+            "skipped damaged rows in the state of a watched directory: their files are announced again"
+        );
     }
-    Ok((problems, notes))
+    Ok(saved)
 }
 
-enum ReadState {
-    Empty,
-    Valid(SavedState, u64),
-    Mismatch,
-}
-
-/// Reads all lines, and cuts off an incomplete last line.
-fn read(file: &File, head: &str) -> io::Result<ReadState> {
-    let mut input = BufReader::new(file);
-    let (mut remembered, mut lines, mut whole) = (SavedState::default(), 0_u64, 0_u64);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        let bytes = input.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-        let Some(text) = line.strip_suffix(b"\n") else {
-            if bytes as u64 == LINE_BYTES_MAX {
-                return Ok(ReadState::Mismatch);
-            }
-            break;
-        };
-        whole += bytes as u64;
-        if lines == 0 && text != head.as_bytes() {
-            return Ok(ReadState::Mismatch);
-        }
-        if lines > 0 {
-            let line = std::str::from_utf8(text).ok().and_then(verify_line);
-            let applied = line.and_then(|(text, _)| apply_line(text, &mut remembered));
-            if applied.is_none() {
-                tracing::warn!(
-                    line = lines + 1,
-                    "skipped a damaged line in the state of a watched directory"
-                );
-            }
-        }
-        lines += 1;
-    }
-    file.set_len(whole)?;
-    Ok(if lines == 0 { ReadState::Empty } else { ReadState::Valid(remembered, lines) })
-}
-
-fn apply_line(line: &str, remembered: &mut SavedState) -> Option<()> {
-    let (kind, rest) = line.split_once(' ')?;
-    let mut words = rest.split(' ');
-    let mut word = || words.next();
-    match kind {
-        "+" => {
-            let (inode, size) = (word()?.parse().ok()?, word()?.parse().ok()?);
-            let (whole, rest) = word()?.split_once('.')?;
-            let stamp = FileStamp {
-                inode,
-                size,
-                modified_s: whole.parse().ok()?,
-                modified_ns: rest.parse().ok()?,
-            };
-            remembered.published.insert(RelativePath::from(decode(word()?)), stamp);
-            remembered.batch_files += 1;
-        }
-        "-" => {
-            let name = decode(word()?);
-            remembered.published.remove(name.as_slice());
-            remembered.mounts.remove(name.as_slice());
-        }
-        "@" => {
-            let dir = word()?;
-            remembered.mounts.insert(if dir == ROOT { [].into() } else { decode(dir).into() });
-        }
-        "=" => {
-            remembered.batch_number = word()?.parse().ok()?;
-            remembered.batch_files = word()?.parse().ok()?;
-        }
-        _ => return None,
-    }
-    Some(())
+/// Only the owner may read it: names of files can be secret.
+fn open_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use tidings_database::CheckReport;
+
     use super::*;
-    use crate::files::tracker::TrackerConfig;
 
     fn name(text: &[u8]) -> RelativePath {
         RelativePath::from(text)
@@ -435,135 +329,84 @@ mod tests {
         StateFile::open(folder, &"t".parse().unwrap(), b"/srv/a b")
     }
 
-    fn tracker(told: &BTreeMap<RelativePath, FileStamp>) -> Tracker {
-        let rules = TrackerConfig {
-            settle: Duration::ZERO,
-            batch_end: None,
-            once: false,
-            retry: Duration::ZERO,
-            files_max: 10,
-        };
-        Tracker::new(rules, told.clone(), 7, 1)
-    }
-
-    #[track_caller]
-    fn close(state: StateFile, told: &BTreeMap<RelativePath, FileStamp>) {
-        state.close(&tracker(told)).unwrap();
-    }
-
     fn path(folder: &Path) -> PathBuf {
         let mut files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        files.find(|path| path.extension().unwrap() == "state").unwrap()
+        files.find(|path| path.extension().unwrap() == EXTENSION).unwrap()
     }
 
     #[test]
     fn published_files_are_stored_until_they_are_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let (mut state, remembered) = open(folder.path()).unwrap();
-        assert_eq!(remembered, SavedState::default());
-        state.record_file(&name(b"a\n\xff"), stamp(1));
+        let (mut state, saved) = open(folder.path()).unwrap();
+        assert_eq!(saved, SavedState::default());
+        state.record_file(&name(b"a\n\xff"), stamp(u64::MAX));
         state.begin_batch(3, 0);
-        state.record_file(&name(b"b"), stamp(2));
-        state.record_file(&name(b"b"), stamp(3));
-        state.record_file(&name(b"c"), stamp(4));
+        for (text, number) in [(&b"b"[..], 2), (b"b", 3), (b"c", 4)] {
+            state.record_file(&name(text), stamp(number));
+            state.write().unwrap();
+        }
         state.record_removal(&name(b"c"));
         for dir in [b"".as_slice(), b"a b/", b"c/"] {
             state.record_mount(&name(dir));
         }
         state.record_removal(&name(b"c/"));
         assert!(matches!(open(folder.path()), Err(StateFileError::InUse { .. })));
-        close(state, &BTreeMap::new());
-        let (_, remembered) = open(folder.path()).unwrap();
-        let published = [(name(b"a\n\xff"), stamp(1)), (name(b"b"), stamp(3))].into();
+        state.close().unwrap();
+        let (_, saved) = open(folder.path()).unwrap();
+        let published = [(name(b"a\n\xff"), stamp(u64::MAX)), (name(b"b"), stamp(3))].into();
         let mounts = [name(b""), name(b"a b/")].into();
-        assert_eq!(remembered, SavedState { published, batch_number: 3, batch_files: 3, mounts });
+        assert_eq!(saved, SavedState { published, batch_number: 3, batch_files: 3, mounts });
     }
 
     #[test]
-    fn a_line_torn_by_a_crash_counts_as_missing() {
+    fn a_write_survives_the_process_before_it_is_synced_and_a_failed_one_is_repeated() {
         let folder = tempfile::tempdir().unwrap();
         let (mut state, _) = open(folder.path()).unwrap();
         state.record_file(&name(b"a"), stamp(1));
+        state.write().unwrap();
+        assert!(state.due().is_some(), "a sync follows");
+        // The lock is kept, as by a process that has stopped.
+        let copy = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(folder.path()).unwrap() {
+            let file = entry.unwrap();
+            fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+        }
+        let saved = open(copy.path()).unwrap().1;
+        assert_eq!(saved.published, [(name(b"a"), stamp(1))].into());
+
+        state.connection.execute_batch("ALTER TABLE files RENAME TO away").unwrap();
         state.record_file(&name(b"b"), stamp(2));
-        close(state, &BTreeMap::new());
-        let whole = fs::read(path(folder.path())).unwrap();
-        for length in 0..whole.len() {
-            fs::write(path(folder.path()), &whole[..length]).unwrap();
-            let (mut state, remembered) = open(folder.path()).unwrap();
-            let lines = whole[..length].split(|byte| *byte == b'\n').count() - 1;
-            assert_eq!(remembered.published.len(), lines.saturating_sub(1), "{length}");
-            state.record_file(&name(b"c"), stamp(3));
-            close(state, &BTreeMap::new());
-            let (_, remembered) = open(folder.path()).unwrap();
-            assert_eq!(remembered.published.get(&name(b"c")), Some(&stamp(3)), "{length}");
-        }
-    }
-
-    #[test]
-    fn every_flipped_bit_is_found_and_old_lines_are_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut state, _) = open(folder.path()).unwrap();
-        for (n, text) in [(1, "a#1"), (2, "b"), (3, "c c")] {
-            state.record_file(&name(text.as_bytes()), stamp(n));
-        }
-        state.record_removal(&name(b"b"));
-        state.begin_batch(2, 0);
-        state.record_mount(&name(b"d/"));
-        close(state, &BTreeMap::new());
-        let path = path(folder.path());
-        let none = (Vec::new(), Vec::new());
-        assert_eq!(check(&path).unwrap(), none);
-        let whole = fs::read(&path).unwrap();
-        for bit in 0..whole.len() * 8 {
-            let mut bytes = whole.clone();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            fs::write(&path, &bytes).unwrap();
-            let (problems, notes) = check(&path).unwrap();
-            assert!(!problems.is_empty(), "bit {bit}: {notes:?}");
-            assert_eq!(fs::read(&path).unwrap(), bytes);
-        }
-        let text = String::from_utf8(whole).unwrap();
-        let without = |line| str::rsplit_once(line, " #").map_or(line, |(text, _)| text);
-        let old = text.lines().map(without).collect::<Vec<_>>().join("\n") + "\n";
-        fs::write(&path, old).unwrap();
-        let (problems, notes) = check(&path).unwrap();
-        assert!(problems.is_empty() && notes[0].starts_with("6 lines"), "{problems:?} {notes:?}");
-        let (_, remembered) = open(folder.path()).unwrap();
-        assert_eq!((remembered.published.len(), remembered.batch_number), (2, 2));
-    }
-
-    #[test]
-    fn the_file_is_rewritten_when_it_grows_or_after_a_failure() {
-        let folder = tempfile::tempdir().unwrap();
-        let (mut state, _) = open(folder.path()).unwrap();
-        let published: BTreeMap<_, _> = [(name(b"a"), stamp(9))].into();
-        state.record_mount(&name(b"b/"));
-        for n in 0..=STALE_LINES_MIN + 2 {
-            state.record_file(&name(b"a"), stamp(n));
-        }
-        close(state, &published);
-        assert!(fs::metadata(path(folder.path())).unwrap().len() < 200);
-        let (mut state, _) = open(folder.path()).unwrap();
-        state.is_broken = true;
-        state.record_file(&name(b"b"), stamp(1));
-        // A sync is due, so the rewrite happens at once.
         state.unsynced_since = Instant::now().checked_sub(SYNC_EVERY);
-        state.write(&tracker(&published)).unwrap();
-        assert!(!state.is_broken);
+        state.write().unwrap_err();
+        state.connection.execute_batch("ALTER TABLE away RENAME TO files").unwrap();
+        state.unsynced_since = Instant::now().checked_sub(SYNC_EVERY);
+        state.write().unwrap();
+        assert!(state.due().is_none());
         drop(state);
-        let (_, remembered) = open(folder.path()).unwrap();
-        let mounts = [name(b"b/")].into();
-        assert_eq!(remembered, SavedState { published, batch_number: 7, batch_files: 1, mounts });
+        assert_eq!(open(folder.path()).unwrap().1.published.len(), 2);
     }
 
     #[test]
-    fn files_of_another_format_are_not_overwritten() {
+    fn a_damaged_row_counts_as_missing_and_another_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        drop(open(folder.path()).unwrap());
-        for foreign in [b"tidings-watch 2 x\n".to_vec(), vec![b'x'; 20_000]] {
-            fs::write(path(folder.path()), &foreign).unwrap();
-            assert!(matches!(open(folder.path()), Err(StateFileError::Mismatch { .. })));
-            assert_eq!(fs::read(path(folder.path())).unwrap(), foreign);
+        let (mut state, _) = open(folder.path()).unwrap();
+        for n in [1, 2] {
+            state.record_file(&name(format!("{n}").as_bytes()), stamp(n));
         }
+        state.close().unwrap();
+        let path = path(folder.path());
+        let check = || tidings_database::check(&path, Some(&SCHEMA)).unwrap();
+        assert_eq!(check(), CheckReport::default());
+        let other = Connection::open(&path).unwrap();
+        other.execute_batch("UPDATE files SET bytes = 7 WHERE path = x'32'").unwrap();
+        assert!(check().problems[0].starts_with("row 2 of files: "), "{:?}", check());
+        let saved = open(folder.path()).unwrap().1;
+        assert_eq!(saved.published, [(name(b"1"), stamp(1))].into());
+        other.execute_batch("UPDATE watch SET dir = x'2f'").unwrap();
+        assert!(matches!(open(folder.path()), Err(StateFileError::Mismatch { .. })));
+        drop(other);
+        fs::write(&path, vec![b'x'; 20_000]).unwrap();
+        assert!(matches!(open(folder.path()), Err(StateFileError::Database { .. })));
+        assert_eq!(fs::read(&path).unwrap(), vec![b'x'; 20_000]);
     }
 }

@@ -27,9 +27,6 @@ const VERIFICATION_STARTED: &str = "The verification has started.";
 /// The paths of the hub, below the public URL.
 pub const PATHS: [&str; 3] = ["/hub", "/hub/rsscloud", "/hub/ping"];
 
-/// Their description: the `paths` of an `OpenAPI` document, as JSON.
-pub const OPENAPI_PATHS: &str = include_str!("openapi.json");
-
 /// A response, and the rate limit that its request counts for.
 #[derive(Debug)]
 pub enum HubResponse {

@@ -41,14 +41,15 @@ use parking_lot::Mutex;
 use tidings_client::{ClientError, ClientOptions, Connector, GroupSetup, Worker, WorkerLink};
 use tidings_egress::client::OutgoingClient;
 use tidings_protocol::{
-    CanonicalUrl, GroupName, HUB_TOPIC, HUB_VERIFY_TOPIC, IpNetwork, MemberId, TopicName,
+    AttributeFilter, CanonicalUrl, GroupName, HUB_TOPIC, HUB_VERIFY_TOPIC, IpNetwork, MemberId,
+    TopicName,
 };
 use tokio::task::spawn_blocking;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::content_cache::ContentCache;
-pub use self::http_endpoint::{HubRequestClass, HubResponse, OPENAPI_PATHS, PATHS};
+pub use self::http_endpoint::{HubRequestClass, HubResponse, PATHS};
 pub use self::hub_request::HubRules;
 pub use self::store::{HubCounts, HubLimits, SCHEMA};
 use self::store::{HubStore, RowId, UnixMs};
@@ -120,7 +121,9 @@ impl HubQueue {
             ..ClientOptions::default()
         };
         let (group, topic, settings) = (self.group(), self.topic(), self.settings);
-        let setup = GroupSetup { group, topic, key: GROUP_KEY, is_exclusive: false, settings };
+        let filter = AttributeFilter::default();
+        let setup =
+            GroupSetup { group, topic, key: GROUP_KEY, is_exclusive: false, filter, settings };
         let mut connector = Connector::new(broker, options).persistent().with_group(setup);
         let connection = connector.connect().await?;
         Ok(Worker::new(connector, self.group(), self.credit).on(connection))

@@ -123,7 +123,9 @@ impl Hub {
         let sent = match &challenge {
             Challenge::Echo { url, text } => {
                 let body_max = text.len() + 1;
-                self.send(Method::GET, url, HeaderMap::new(), Bytes::new(), body_max).await
+                self.subscriber_client
+                    .send(Method::GET, url, HeaderMap::new(), Bytes::new(), body_max)
+                    .await
             }
             Challenge::Notification => {
                 self.notify_rsscloud(&request.callback, &request.topic.verbatim_url).await
@@ -185,7 +187,10 @@ impl Hub {
         self.logs.rejected_subscribers.lock().add(1, "--hub-subscribers was lowered");
         if let Some(url) = callback_request::denial_url(request) {
             // A subscriber that misses the denial gets no content.
-            let _ = self.send(Method::GET, &url, HeaderMap::new(), Bytes::new(), 0).await;
+            let _ = self
+                .subscriber_client
+                .send(Method::GET, &url, HeaderMap::new(), Bytes::new(), 0)
+                .await;
         }
     }
 
@@ -313,7 +318,9 @@ impl Hub {
         let sent = if due.protocol == SubscriberProtocol::WebSub {
             let headers =
                 callback_request::content_headers(&due, &content, &self.config.rules.hub_url);
-            self.send(Method::POST, &due.callback, headers, content.body.clone(), 0).await
+            self.subscriber_client
+                .send(Method::POST, &due.callback, headers, content.body.clone(), 0)
+                .await
         } else {
             self.notify_rsscloud(&due.callback, &due.verbatim_url).await
         };
@@ -375,18 +382,7 @@ impl Hub {
         verbatim_url: &str,
     ) -> Result<OutgoingResponse, Failure> {
         let (headers, body) = callback_request::rsscloud_notification(verbatim_url);
-        self.send(Method::POST, callback, headers, body, 0).await
-    }
-
-    async fn send(
-        &self,
-        method: Method,
-        url: &CanonicalUrl<'_>,
-        headers: HeaderMap,
-        body: Bytes,
-        body_max: usize,
-    ) -> Result<OutgoingResponse, Failure> {
-        self.subscriber_client.send(method, url, headers, body, body_max).await
+        self.subscriber_client.send(Method::POST, callback, headers, body, 0).await
     }
 
     /// Rejects an event that the hub did not publish.

@@ -1,8 +1,8 @@
 //! Pushes: the events of a topic are sent to a URL, one by one or in batches.
 //!
-//! A group for each push takes all events of the topic. Those that the filter excludes are
-//! acknowledged at once, the others when the receiver has accepted them. So an event waits, is
-//! retried and ends as a dead letter like any other entry, and no push waits for another one.
+//! A group for each push takes the events of the topic that its filter selects. An event is
+//! acknowledged when the receiver has accepted it. So it waits, is retried and ends as a dead letter
+//! like any other entry, and no push waits for another one.
 //!
 //! While a receiver does not answer, redirects or has no capacity, the events of its push wait, and
 //! are not tried one after the other. Such an attempt does not count, because it says nothing about
@@ -35,9 +35,7 @@ pub use self::format::{Format, FormatError};
 use self::pause::{Pause, pause_after, waited_until};
 use self::receiver_log::ReceiverLog;
 pub use self::template::Template;
-use crate::delivery::{
-    Attempt, Delivery, DeliveryConfig, GROUP_SETTINGS, Message, Receiver, id_without_dots,
-};
+use crate::delivery::{Attempt, Delivery, GROUP_SETTINGS, Message, Receiver, id_without_dots};
 
 /// The events of a batch.
 const BATCH_EVENTS_MAX: usize = 100;
@@ -73,20 +71,21 @@ pub struct Push {
 
 /// Sends the events of a push until `stop` is cancelled, and then returns unfinished tasks to the
 /// group. After an error it connects to the broker again.
-pub async fn run(push: Push, config: DeliveryConfig, stop: CancellationToken) {
+pub async fn run(push: Push, delivery: Delivery, stop: CancellationToken) {
     let (group, topic) = (push.group.clone(), push.topic.clone());
     let setup = GroupSetup {
         group: group.clone(),
         topic,
         key: "seq",
         is_exclusive: true,
+        filter: push.filter.clone(),
         settings: GROUP_SETTINGS,
     };
     let options = ClientOptions { name: Some(group.to_string()), ..ClientOptions::default() };
-    let connector = Connector::new(&config.broker, options).persistent().with_group(setup);
+    let connector = Connector::new(&delivery.broker, options).persistent().with_group(setup);
     let (events, collected) = mpsc::channel(2 * BATCH_EVENTS_MAX);
     let sender = Sender {
-        delivery: Delivery::new(config),
+        delivery,
         pause: Pause::default(),
         log: ReceiverLog::default(),
         push,
@@ -151,8 +150,10 @@ impl Sender {
             let (content_type, body) = format.body(topic, events, batch.is_some());
             let id = message_id(events, batch.is_some());
             let (subject, traceparent) = (group.as_str(), traceparent_of(events));
-            let message = Message { subject, url, id: &id, content_type, body, traceparent };
-            self.delivery.send(message).await
+            let (receiver, id) = (subject, &*id);
+            self.delivery
+                .send(Message { subject, receiver, url, id, content_type, body, traceparent })
+                .await
         };
         let attempt = tokio::select! {
             biased;
@@ -276,13 +277,10 @@ impl TaskHandler for PushHandler {
         task: &WorkerTask,
         lost: &CancellationToken,
     ) -> Result<TaskEnd, Infallible> {
-        let Push { group, topic, filter, .. } = &self.sender.push;
+        let Push { group, topic, .. } = &self.sender.push;
         let Some(event) = Event::of_task(&task.payload, topic) else {
             return Ok(TaskEnd::failed(format!("{group} is no group of {topic} with key=seq")));
         };
-        if !filter.matches(&event.payload) {
-            return Ok(TaskEnd::done());
-        }
         Ok(tokio::select! {
             biased;
             () = lost.cancelled() => TaskEnd::not_started(),

@@ -19,11 +19,8 @@ use super::signature::SignatureTrust;
 use super::subscription::{HubEndpoint, HubMode, LeaseTerms, Subscription, WatchedKind};
 use crate::system::unix_now_ms;
 
-/// The paths of callbacks, below the public URL.
-pub const CALLBACK_PATHS: [&str; 1] = ["/websub/{token}"];
-
-/// Their description: the `paths` of an `OpenAPI` document, as JSON.
-pub const OPENAPI_PATHS: &str = include_str!("openapi.json");
+/// The path of callbacks, below the public URL.
+pub const CALLBACK_PATH: &str = "/websub/{token}";
 
 /// Bytes of a challenge, which the response repeats.
 const CHALLENGE_BYTES_MAX: usize = 1024;
@@ -70,7 +67,7 @@ impl WebSub {
         self.has_subscription(callback_token(path))
     }
 
-    /// Handles a request to one of [`CALLBACK_PATHS`]. Its body must be complete.
+    /// Handles a request to [`CALLBACK_PATH`]. Its body must be complete.
     pub async fn handle_callback(&self, request: Request<Bytes>) -> CallbackReply {
         let (head, body) = request.into_parts();
         let Some(subscription) = self.subscription(callback_token(head.uri.path())).await else {

@@ -38,9 +38,9 @@ use std::time::Duration;
 use tidings_database::schema_version::SchemaError;
 use tidings_documents::tracking::TrackingParams;
 
-pub use self::hub_callbacks::{CALLBACK_PATHS, CallbackReply, OPENAPI_PATHS};
+pub use self::hub_callbacks::{CALLBACK_PATH, CallbackReply};
 pub use self::service::WebSub;
-pub use self::store::DIGEST_SCHEMA;
+pub use self::store::SCHEMA;
 use self::store::SubscriptionStore;
 use crate::system::unix_now_ms;
 

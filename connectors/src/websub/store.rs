@@ -3,47 +3,36 @@
 
 use std::path::Path;
 use std::str::FromStr;
-use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use tidings_database::ReadOnlyDatabase;
-use tidings_database::digest::{self, Schema, Table};
-use tidings_database::schema_version::{self, SchemaError, check_version};
+use tidings_database::digest::{Schema, Table};
+use tidings_database::schema_version::{self, BUSY_TIMEOUT, SchemaError, check_version};
 use tidings_documents::feed::watched_feed::KnownItems;
 
 use super::subscription::Subscription;
 
 const CREATE_TABLE: &str = "
-    CREATE TABLE IF NOT EXISTS subscription (
+    CREATE TABLE subscription (
         token TEXT PRIMARY KEY,
         -- of `Subscription`, as JSON
         text TEXT NOT NULL,
         -- of `Known`
-        known TEXT NOT NULL DEFAULT ''
+        known TEXT NOT NULL DEFAULT '',
+        digest INTEGER
     ) STRICT, WITHOUT ROWID;";
 
-/// How long the service waits for another program that reads or copies the file.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// A schema with another meaning gets another number.
-const SCHEMA_VERSION: i64 = 2;
-
-/// The tables and columns that the digests cover.
-pub const DIGEST_SCHEMA: Schema = Schema {
+/// The schema, with the digest of each row.
+pub const SCHEMA: Schema = Schema {
     file: "websub.db",
-    newest: SCHEMA_VERSION,
+    // A schema with another meaning gets another number.
+    version: 1,
+    create: CREATE_TABLE,
     tables: &[Table {
         name: "subscription",
         key: "token",
-        since: 2,
-        columns: &[
-            "token",
-            "text",
-            "known",
-            // The id in the name of the cursor.
-            "(SELECT application_id FROM pragma_application_id)",
-        ],
-        added: &[],
+        // The id in the name of the cursor.
+        also: &["(SELECT application_id FROM pragma_application_id)"],
     }],
 };
 
@@ -57,12 +46,9 @@ pub(super) struct SubscriptionStore {
 impl SubscriptionStore {
     /// Opens the file, or creates it. Only its owner may read it, because it contains secrets.
     pub(super) fn open(path: &Path) -> Result<Self, SchemaError> {
-        let connection =
-            schema_version::open(path, BUSY_TIMEOUT, SCHEMA_VERSION, prepare, migrate)?;
+        let connection = schema_version::open(path, &SCHEMA, BUSY_TIMEOUT, prepare, |_| Ok(()))?;
         let _ = rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(0o600));
-        for table in DIGEST_SCHEMA.tables {
-            table.add_digest_triggers(&connection)?;
-        }
+        SCHEMA.add_digest_triggers(&connection)?;
         let mut id: i32 =
             connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
         if id == 0 {
@@ -90,8 +76,8 @@ impl SubscriptionStore {
         }
         let mut reading = ReadOnlyDatabase::open(path)?;
         loop {
-            let read = check_version(&reading.connection, SCHEMA_VERSION)
-                .and_then(|_| select_all(&reading.connection));
+            let read = check_version(&reading.connection, SCHEMA.version)
+                .and_then(|()| select_all(&reading.connection));
             if reading.is_current() {
                 return read;
             }
@@ -141,19 +127,7 @@ impl SubscriptionStore {
 }
 
 fn prepare(connection: &Connection) -> rusqlite::Result<()> {
-    connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")?;
-    digest::register(connection)
-}
-
-fn migrate(transaction: &Transaction<'_>, _version: i64) -> rusqlite::Result<()> {
-    transaction.execute_batch(CREATE_TABLE)?;
-    for table in DIGEST_SCHEMA.tables {
-        // An earlier program, killed in between, may have added the column without the version.
-        if !transaction.column_exists(None, table.name, "digest")? {
-            transaction.execute_batch(&table.add_column())?;
-        }
-    }
-    Ok(())
+    connection.pragma_update(None, "synchronous", "FULL")
 }
 
 fn select_all(connection: &Connection) -> Result<Vec<Subscription>, SchemaError> {
@@ -172,6 +146,7 @@ fn random_database_id() -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use tidings_database::CheckReport;
     use tidings_documents::feed::FeedEntry;
 
     use super::super::subscription::HubEndpoint;
@@ -214,35 +189,28 @@ mod tests {
         assert_eq!(store.known_items(&subscription.token).unwrap(), KnownItems::default());
         store.connection.pragma_update(None, "user_version", 3).unwrap();
         drop(store);
-        assert!(matches!(SubscriptionStore::open(&path), Err(SchemaError::Newer { found: 3, .. })));
+        assert!(matches!(
+            SubscriptionStore::open(&path),
+            Err(SchemaError::Unknown { found: 3, .. })
+        ));
         assert!(matches!(
             SubscriptionStore::load_read_only(&path),
-            Err(SchemaError::Newer { found: 3, .. })
+            Err(SchemaError::Unknown { found: 3, .. })
         ));
     }
 
     #[test]
-    fn a_version_1_file_is_upgraded_and_its_digests_cover_the_database_id() {
+    fn digests_cover_the_database_id() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("websub.db");
         let endpoint = HubEndpoint::RssCloud { register: "http://a.example/".into() };
         let subscription = Subscription::new("http://b.example/".into(), "x".into(), endpoint, 5);
-        let old = Connection::open(&path).unwrap();
-        old.execute_batch(CREATE_TABLE).unwrap();
-        let text = serde_json::to_string(&subscription).unwrap();
-        let insert = "INSERT INTO subscription (token, text) VALUES ('old', ?1)";
-        old.execute(insert, [text]).unwrap();
-        old.execute_batch("PRAGMA user_version = 1; PRAGMA application_id = 77").unwrap();
-        drop(old);
-        let store = SubscriptionStore::open(&path).unwrap();
-        assert_eq!(store.database_id, 77);
-        store.put(&subscription).unwrap();
-        drop(store);
-        let checked = tidings_database::check(&path, Some(&DIGEST_SCHEMA)).unwrap();
-        assert_eq!((checked.problems.len(), checked.notes.len()), (0, 1), "{checked:?}");
+        SubscriptionStore::open(&path).unwrap().put(&subscription).unwrap();
+        let check = || tidings_database::check(&path, Some(&SCHEMA)).unwrap();
+        assert_eq!(check(), CheckReport::default());
         let other = Connection::open(&path).unwrap();
         other.execute_batch("PRAGMA application_id = 76").unwrap();
-        let checked = tidings_database::check(&path, Some(&DIGEST_SCHEMA)).unwrap();
+        let checked = check();
         assert!(checked.problems[0].starts_with("a row of subscription: "), "{checked:?}");
         assert!(!format!("{checked:?}").contains(&subscription.token), "a token is a secret");
     }

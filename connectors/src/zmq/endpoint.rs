@@ -4,11 +4,13 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 const SCHEME: &str = "tcp://";
 
 /// Address of a listening socket: `tcp://127.0.0.1:12347`, `tcp://[::1]:12347`, or `tcp://*:12347`
 /// for all IPv4 addresses. Port 0 selects a free port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindEndpoint(pub SocketAddr);
 
 impl FromStr for BindEndpoint {
@@ -34,7 +36,7 @@ impl fmt::Display for BindEndpoint {
 }
 
 /// Address of a foreign socket: `tcp://HOST:PORT`. The host is resolved for each connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectEndpoint(String);
 
 impl ConnectEndpoint {

@@ -1,6 +1,7 @@
 //! Converts events to frames, and frames to events. Pure.
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tidings_protocol::{DEFAULT_TOPIC, PAYLOAD_BYTES_MAX, Seq, TopicName, text};
 
 /// A valid event from outside.
@@ -52,7 +53,7 @@ pub enum FrameError {
 }
 
 /// The frame of a foreign message that holds the payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum PayloadFrame {
     /// The last one.
     #[default]

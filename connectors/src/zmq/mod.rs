@@ -27,6 +27,8 @@ mod topic_forwarder;
 use std::io;
 use std::net::SocketAddr;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tidings_client::{ClientError, Security};
 use tidings_protocol::{TopicName, is_name};
 
@@ -35,29 +37,36 @@ pub use self::limits::ADDRESS_SPACE_BYTES_MAX;
 pub use self::run::run;
 
 /// Configuration of the ZeroMQ process.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ZmqConfig {
     /// Address of the broker: `HOST:PORT`, or `unix:PATH`.
     pub broker: String,
     /// TLS and token of the connections to the broker.
     pub security: Security,
+    /// The server's secret CURVE key in Z85. With it both listening sockets accept only peers that
+    /// know the public key.
+    pub curve_key: Option<String>,
+    /// The sockets.
+    pub sockets: ZmqSockets,
+    /// An earlier process has ended, so its peers will reconnect.
+    pub is_restart: bool,
+}
+
+/// The sockets of the ZeroMQ process, which gets them as JSON.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ZmqSockets {
     /// Address of the PUB socket.
     pub publish: Option<BindEndpoint>,
     /// The topics that are sent; empty: all.
     pub topics: Vec<TopicPattern>,
     /// Address of the PULL socket.
     pub pull: Option<BindEndpoint>,
-    /// The server's secret CURVE key in Z85. With it both sockets accept only peers that know the
-    /// public key.
-    pub curve_key: Option<String>,
     /// A foreign PUB socket to read.
     pub bridge: Option<BridgeConfig>,
-    /// An earlier process has ended, so its peers will reconnect.
-    pub is_restart: bool,
 }
 
 /// A foreign PUB socket, and the topic for its messages.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BridgeConfig {
     /// Address of the PUB socket.
     pub connect: ConnectEndpoint,
@@ -66,7 +75,16 @@ pub struct BridgeConfig {
     /// The frame that holds the payload.
     pub frame: frames::PayloadFrame,
     /// The topic on which the payloads are published.
+    #[serde(serialize_with = "write_name", deserialize_with = "read_name")]
     pub topic: TopicName,
+}
+
+fn write_name<S: Serializer>(name: &TopicName, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(name)
+}
+
+fn read_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TopicName, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
 }
 
 /// The addresses of listening sockets.
@@ -123,7 +141,7 @@ impl std::fmt::Display for BridgeReport {
 }
 
 /// The name of a topic, or a prefix followed by `*`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopicPattern {
     literal: String,
     is_prefix: bool,

@@ -20,18 +20,18 @@ pub async fn run(
 ) -> Result<Option<BridgeReport>, ZmqRunError> {
     let key = config.curve_key.as_deref();
     let mut bound = BoundAddresses::default();
-    let publisher = match config.publish {
+    let publisher = match config.sockets.publish {
         Some(endpoint) => Some(ZmqPublisher::bind(endpoint.0, key).await?),
         None => None,
     };
     bound.publish = publisher.as_ref().map(ZmqPublisher::address);
-    let puller = match config.pull {
+    let puller = match config.sockets.pull {
         Some(endpoint) => Some(ZmqPuller::bind(endpoint.0, key).await?),
         None => None,
     };
     bound.pull = puller.as_ref().map(ZmqPuller::address);
     assert!(
-        publisher.is_some() || puller.is_some() || config.bridge.is_some(),
+        publisher.is_some() || puller.is_some() || config.sockets.bridge.is_some(),
         "the configuration must have a socket"
     );
     ready(&bound);
@@ -48,7 +48,7 @@ pub async fn run(
         }
     };
     let bridging = async {
-        match &config.bridge {
+        match &config.sockets.bridge {
             Some(bridge) => match MessageSource::connect_bridge(bridge.clone(), &stop).await? {
                 Some(source) => ingest::run(&config, source, &stop).await,
                 None => Ok(None),

@@ -87,7 +87,7 @@ impl<'a> TopicForwarder<'a> {
         let (client, mut deliveries) = tidings_client::connect(&config.broker, options).await?;
         let mut forwarder = Self {
             client,
-            patterns: &config.topics,
+            patterns: &config.sockets.topics,
             cursor: CURSOR_NAME.parse().expect("the constant is a valid name"),
             topics: HashMap::new(),
             pending: FuturesOrdered::new(),

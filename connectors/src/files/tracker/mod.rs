@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!   Found, Created, ──▶ settling ──time──▶ Inspect ──same──▶ ready ──▶ Publish ──Confirmed──▶ published
-//!   ClosedAfterWrite       ▲                  │               ▲  ▲                              │
-//!                          └──changed, Busy───┘      MovedIn ─┘  └─ another Found or Closed.. ──┘
+//!   ClosedAfterWrite,      ▲                  │               ▲                                  │
+//!   MovedIn                └──changed, Busy───┘               └─── another Found or Closed.. ────┘
 //! ```
 //!
-//! A file that was renamed into place is complete. A file that was closed after writing, found by a
-//! scan or linked into place is complete when it has not changed for the settle time. A file that
-//! was created and is open is complete when it is closed; without a close event, when no process
-//! has it open for writing and it has not changed for a minute (`UNCLOSED_QUIET_TIME`). A file is
-//! published once, and again only when it was replaced or has changed.
+//! A file that was renamed into place is complete if no process has it open for writing. A file that
+//! was closed after writing, found by a scan or linked into place is complete when it has not
+//! changed for the settle time. A file that was created and is open is complete when it is closed;
+//! without a close event, when no process has it open for writing and it has not changed for a
+//! minute (`UNCLOSED_QUIET_TIME`). A file is published once, and again only when it was replaced or
+//! has changed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -24,6 +25,7 @@ pub use self::interface::{
     FileEvent, FileStamp, IN_FLIGHT_MAX, NO_ERROR, Observation, RelativePath, TrackerConfig,
     TrackerInput, TrackerOutput,
 };
+pub use self::next_step::MOVE_DELAY;
 use self::next_step::{NextStep, OpenState};
 
 /// The pause before a file that is open for writing is inspected again. It is long, because inotify
@@ -182,17 +184,14 @@ impl Tracker {
     }
 
     /// Published files, which must be stored across restarts.
-    pub fn published(&self) -> impl Iterator<Item = (&RelativePath, FileStamp)> {
+    #[cfg(test)]
+    pub(crate) fn published(&self) -> impl Iterator<Item = (&RelativePath, FileStamp)> {
         self.files.iter().filter_map(|(name, entry)| Some((name, entry.published?)))
     }
 
-    /// Files that are tracked.
-    pub fn tracked(&self) -> usize {
-        self.files.len()
-    }
-
     /// The number of the current batch, and its files so far.
-    pub fn batch(&self) -> (u64, u64) {
+    #[cfg(test)]
+    pub(crate) fn batch(&self) -> (u64, u64) {
         (self.batch.number, self.batch.files)
     }
 
@@ -231,13 +230,16 @@ impl Tracker {
             let heard = match (seen, before.map(|(_, due)| due.open_state())) {
                 (Observation::Created, _) => OpenState::Created,
                 (Observation::ClosedAfterWrite, _) => OpenState::Closed,
+                (Observation::MovedIn, _) => OpenState::Unknown,
                 // A scan does not change whether the file is open.
                 (_, Some(heard @ (OpenState::Created | OpenState::Open(_)))) => heard,
                 _ => OpenState::Unknown,
             };
             let at = now + heard.quiet_time(settle);
             let due = match (before.filter(|(next, _)| *next == stamp), seen) {
-                (_, Observation::MovedIn) => NextStep::Ready,
+                (_, Observation::MovedIn) => {
+                    NextStep::InspectAt { at: now + MOVE_DELAY, open_state: heard }
+                }
                 // The content has not changed since.
                 (
                     Some((_, NextStep::InspectAt { at: before, .. })),

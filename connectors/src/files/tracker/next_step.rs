@@ -2,6 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+/// The wait before a file that was renamed into place is inspected. A process that has it open for
+/// writing is found in a list of open files, and a list that was begun within this time is newer than
+/// the rename.
+pub const MOVE_DELAY: Duration = Duration::from_millis(100);
+
 /// The creator of a file opens it within this time. A file that was not opened by then was linked
 /// into place.
 pub(super) const OPEN_DELAY_MAX: Duration = Duration::from_millis(100);
@@ -53,7 +58,7 @@ impl NextStep {
     /// What is known about processes that have the file open.
     pub(super) fn open_state(self) -> OpenState {
         match self {
-            Self::InspectAt { open_state: heard, .. } | Self::Inspecting(heard) => heard,
+            Self::InspectAt { open_state, .. } | Self::Inspecting(open_state) => open_state,
             Self::Ready => OpenState::Unknown,
         }
     }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::interface::Observation::{ClosedAfterWrite, Created, Found, MovedIn};
-use super::next_step::{OPEN_DELAY_MAX, UNCLOSED_QUIET_TIME};
+use super::next_step::{MOVE_DELAY, OPEN_DELAY_MAX, UNCLOSED_QUIET_TIME};
 use super::*;
 
 const SETTLE: Duration = Duration::from_millis(500);
@@ -43,6 +43,15 @@ impl Harness {
         self.handle(TrackerInput::Opened(name(text)));
     }
 
+    /// A file that no process has open is renamed into place.
+    #[track_caller]
+    fn place(&mut self, text: &str, n: u64) -> Vec<TrackerOutput> {
+        assert_eq!(self.handle(TrackerInput::Observed(MovedIn, name(text), stamp(n))), []);
+        self.now += MOVE_DELAY;
+        assert_eq!(self.handle(TrackerInput::Tick), [look(text, false)]);
+        self.handle(TrackerInput::Inspected(name(text), Some(stamp(n))))
+    }
+
     /// The time until the next deadline.
     fn left(&self) -> Option<Duration> {
         self.tracker.deadline().map(|deadline| deadline - self.now)
@@ -67,22 +76,16 @@ fn file(number: u64, text: &str, n: u64) -> TrackerOutput {
 }
 
 #[test]
-fn a_renamed_file_is_published_at_once_and_again_only_when_replaced() {
+fn a_renamed_file_is_published_soon_and_again_only_when_replaced() {
     let mut harness = Harness::new(rules());
-    assert_eq!(
-        harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1))),
-        [file(1, "a", 1)]
-    );
+    assert_eq!(harness.place("a", 1), [file(1, "a", 1)]);
     assert_eq!(harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1))), []);
     assert_eq!(
         harness.handle(TrackerInput::Confirmed(1)),
         [TrackerOutput::Save(name("a"), stamp(1))]
     );
     assert_eq!(harness.handle(TrackerInput::Observed(Found, name("a"), stamp(1))), []);
-    assert_eq!(
-        harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(2))),
-        [file(2, "a", 2)]
-    );
+    assert_eq!(harness.place("a", 2), [file(2, "a", 2)]);
     assert_eq!(harness.tracker.deadline(), None);
 }
 
@@ -177,10 +180,25 @@ fn a_file_open_for_writing_is_inspected_again() {
 }
 
 #[test]
+fn a_file_that_is_written_while_it_is_renamed_is_complete_when_it_is_closed() {
+    let mut harness = Harness::new(rules());
+    // A file that was created under this name is replaced.
+    harness.begin("a", 1);
+    harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(2)));
+    assert_eq!(harness.wait(), (MOVE_DELAY, vec![look("a", false)]));
+    assert_eq!(harness.handle(TrackerInput::Busy(name("a"))), []);
+    assert_eq!(harness.left(), Some(BUSY_RETRY));
+    harness.handle(TrackerInput::Observed(ClosedAfterWrite, name("a"), stamp(3)));
+    assert_eq!(harness.wait(), (SETTLE, vec![look("a", true)]));
+    let outputs = harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(3))));
+    assert_eq!(outputs, [file(1, "a", 3)]);
+}
+
+#[test]
 fn a_change_in_flight_is_published_after_the_confirmation() {
     let mut harness = Harness::new(rules());
-    harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1)));
-    assert_eq!(harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(2))), []);
+    harness.place("a", 1);
+    assert_eq!(harness.place("a", 2), []);
     let outputs = harness.handle(TrackerInput::Confirmed(1));
     assert_eq!(outputs, [TrackerOutput::Save(name("a"), stamp(1)), file(2, "a", 2)]);
     // A file that is removed meanwhile is dropped from the store.
@@ -195,17 +213,18 @@ fn a_change_in_flight_is_published_after_the_confirmation() {
 #[test]
 fn a_refused_event_is_published_again_after_a_pause() {
     let mut harness = Harness::new(rules());
-    harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1)));
+    harness.place("a", 1);
     assert_eq!(harness.handle(TrackerInput::Refused(1)), []);
-    assert_eq!(harness.handle(TrackerInput::Observed(MovedIn, name("b"), stamp(2))), []);
-    assert_eq!(harness.wait(), (RETRY, vec![file(2, "a", 1), file(3, "b", 2)]));
+    assert_eq!(harness.place("b", 2), []);
+    let (waited, outputs) = harness.wait();
+    assert_eq!((MOVE_DELAY + waited, outputs), (RETRY, vec![file(2, "a", 1), file(3, "b", 2)]));
 }
 
 #[test]
 fn a_scan_removes_missing_files_except_below_unreadable_directories() {
     let mut harness = Harness::new(rules());
     for (number, file) in [(1, "a"), (2, "d/b"), (3, "e/c")] {
-        harness.handle(TrackerInput::Observed(MovedIn, name(file), stamp(1)));
+        harness.place(file, 1);
         harness.handle(TrackerInput::Confirmed(number));
     }
     harness.handle(TrackerInput::ScanStarted);
@@ -227,7 +246,7 @@ fn a_batch_ends_when_no_file_is_open_or_changing() {
     harness.handle(TrackerInput::ScanStarted);
     harness.handle(TrackerInput::ScanFinished(Vec::new()));
     assert_eq!(harness.tracker.deadline(), None, "there was nothing");
-    harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1)));
+    harness.place("a", 1);
     harness.begin("b", 2);
     harness.handle(TrackerInput::Confirmed(1));
     assert_eq!(harness.left(), Some(UNCLOSED_QUIET_TIME), "b is open");
@@ -249,9 +268,10 @@ fn a_batch_does_not_end_while_a_file_is_inspected() {
     harness.handle(TrackerInput::ScanStarted);
     harness.handle(TrackerInput::Observed(Found, name("a"), stamp(1)));
     harness.handle(TrackerInput::ScanFinished(Vec::new()));
-    harness.handle(TrackerInput::Observed(MovedIn, name("b"), stamp(2)));
+    harness.place("b", 2);
     harness.handle(TrackerInput::Confirmed(1));
-    assert_eq!(harness.wait(), (SETTLE, vec![look("a", false)]));
+    let (waited, outputs) = harness.wait();
+    assert_eq!((MOVE_DELAY + waited, outputs), (SETTLE, vec![look("a", false)]));
     assert_eq!(
         harness.handle(TrackerInput::Inspected(name("a"), Some(stamp(1)))),
         [file(2, "a", 1)]
@@ -309,7 +329,7 @@ fn an_error_and_its_end_are_published_once() {
 #[test]
 fn too_many_files_are_an_error() {
     let mut harness = Harness::new(TrackerConfig { files_max: 1, ..rules() });
-    harness.handle(TrackerInput::Observed(MovedIn, name("a"), stamp(1)));
+    harness.place("a", 1);
     let many = TrackerOutput::Publish(2, FileEvent::Error(name(""), "too-many-files"));
     assert_eq!(harness.handle(TrackerInput::Observed(MovedIn, name("b"), stamp(1))), [many]);
     assert_eq!(harness.handle(TrackerInput::Observed(MovedIn, name("c"), stamp(1))), []);
@@ -324,8 +344,7 @@ fn events_in_flight_are_limited() {
     let mut harness = Harness::new(TrackerConfig { files_max: 10_000, ..rules() });
     let mut begun = 0;
     for n in 0..3_000 {
-        begun +=
-            harness.handle(TrackerInput::Observed(MovedIn, name(&n.to_string()), stamp(1))).len();
+        begun += harness.place(&n.to_string(), 1).len();
     }
     assert_eq!(begun, IN_FLIGHT_MAX);
     let next = harness.handle(TrackerInput::Confirmed(1));
@@ -341,8 +360,8 @@ enum Action {
     /// Begins to write, or continues.
     Write(usize),
     Close(usize),
-    /// Writes elsewhere and renames into place.
-    Place(usize),
+    /// Writes elsewhere and renames into place, at times before the file is closed.
+    Place(usize, bool),
     /// Writes elsewhere and links into place.
     Link(usize),
     Delete(usize),
@@ -362,7 +381,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     let action = prop_oneof![
         4 => (0..4_usize).prop_map(Action::Write),
         4 => (0..4_usize).prop_map(Action::Close),
-        3 => (0..4_usize).prop_map(Action::Place),
+        3 => (0..4_usize, any::<bool>()).prop_map(|(n, is_open)| Action::Place(n, is_open)),
         2 => (0..4_usize).prop_map(Action::Link),
         2 => (0..4_usize).prop_map(Action::Delete),
         5 => (0..900_u64).prop_map(Action::Wait),
@@ -513,9 +532,9 @@ impl World {
                     self.notify(TrackerInput::Observed(ClosedAfterWrite, name, stamp));
                 }
             }
-            Action::Place(n) => {
+            Action::Place(n, is_open) => {
                 let name = name_of(n);
-                let stamp = self.change(&name, false, true);
+                let stamp = self.change(&name, *is_open, true);
                 self.notify(TrackerInput::Observed(MovedIn, name, stamp));
             }
             Action::Link(n) => {

@@ -266,9 +266,9 @@ impl Watcher {
     fn write_state(&mut self, is_last: bool) {
         let Some(mut state) = self.state.take() else { return };
         let written = if is_last {
-            state.close(&self.tracker)
+            state.close()
         } else {
-            let written = state.write(&self.tracker);
+            let written = state.write();
             self.state = Some(state);
             written
         };

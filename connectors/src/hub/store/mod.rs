@@ -6,8 +6,6 @@
 //!
 //! For each topic the newest content is stored, with a rising `version`, until every subscriber has
 //! it. `delivered` is the version that a subscriber has. Older versions are discarded.
-//!
-//! To change the schema: raise [`SCHEMA_VERSION`], and migrate from the previous version in `open`.
 
 mod subscription_requests;
 
@@ -19,73 +17,31 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
-use tidings_database::digest::{self, Schema, Table};
-use tidings_database::schema_version;
+use tidings_database::digest::{Schema, Table};
+use tidings_database::schema_version::{self, BUSY_TIMEOUT};
 use tidings_protocol::{CanonicalUrl, MemberId};
 
 pub(super) use self::subscription_requests::{GrantOutcome, RequestOutcome};
 use super::hub_request::SubscriberProtocol;
 
-/// How long the hub waits for another program that reads or copies the file.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Version of the schema, stored in `PRAGMA user_version`.
-const SCHEMA_VERSION: i64 = 2;
-
-/// The tables and columns that row digests cover.
+/// The schema, with the digest of each row.
 pub const SCHEMA: Schema = Schema {
     file: "hub.db",
-    newest: SCHEMA_VERSION,
+    version: 1,
+    create: CREATE_TABLES,
     tables: &[
-        Table { name: "own", key: "rowid", since: 2, columns: &["member"], added: &[] },
-        Table {
-            name: "topics",
-            key: "id",
-            since: 2,
-            columns: &["url", "version", "announced", "hash", "content_type", "body"],
-            added: &[],
-        },
-        Table {
-            name: "subscriptions",
-            key: "id",
-            since: 2,
-            columns: &[
-                "topic",
-                "callback",
-                "kind",
-                "named",
-                "secret",
-                "until_unix_ms",
-                "delivered",
-                "given_up",
-                "failing_since_unix_ms",
-                "begun",
-                "begun_unix_ms",
-            ],
-            added: &[],
-        },
-        Table {
-            name: "wishes",
-            key: "id",
-            since: 2,
-            columns: &[
-                "url",
-                "callback",
-                "host",
-                "kind",
-                "named",
-                "secret",
-                "lease_ms",
-                "asked_unix_ms",
-            ],
-            added: &[],
-        },
+        Table { name: "own", key: "rowid", also: &[] },
+        Table { name: "topics", key: "id", also: &[] },
+        Table { name: "subscriptions", key: "id", also: &[] },
+        Table { name: "wishes", key: "id", also: &[] },
     ],
 };
 
-/// The tables as in version 1, which had no digests.
 const CREATE_TABLES: &str = "
-    CREATE TABLE own (member TEXT NOT NULL);
+    CREATE TABLE own (
+        member TEXT NOT NULL,
+        digest INTEGER
+    );
     CREATE TABLE topics (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         url TEXT NOT NULL UNIQUE,
@@ -93,7 +49,8 @@ const CREATE_TABLES: &str = "
         announced INTEGER NOT NULL DEFAULT 0,   -- <= version; its events are durable
         hash BLOB,                              -- of the newest content and its type
         content_type BLOB,
-        body BLOB                               -- NULL once all subscribers have it
+        body BLOB,                              -- NULL once all subscribers have it
+        digest INTEGER
     );
     CREATE TABLE subscriptions (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -108,6 +65,7 @@ const CREATE_TABLES: &str = "
         failing_since_unix_ms INTEGER,
         begun INTEGER NOT NULL DEFAULT 0,       -- deliveries, part of the ids of their events
         begun_unix_ms INTEGER,                  -- NULL: none in flight
+        digest INTEGER,
         UNIQUE (topic, callback, kind)
     );
     CREATE INDEX waiting ON subscriptions (topic, delivered);
@@ -121,7 +79,8 @@ const CREATE_TABLES: &str = "
         named TEXT NOT NULL,
         secret TEXT,
         lease_ms INTEGER,                       -- NULL: unsubscribe
-        asked_unix_ms INTEGER NOT NULL
+        asked_unix_ms INTEGER NOT NULL,
+        digest INTEGER
     );
     CREATE INDEX wished ON wishes (url, callback, kind);
     CREATE INDEX wished_of ON wishes (host);";
@@ -208,9 +167,9 @@ impl HubStore {
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
         file.and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
             .map_err(|error| format!("{}: {error}", path.display()))?;
-        schema_version::open(path, BUSY_TIMEOUT, SCHEMA_VERSION, prepare, migrate)
+        schema_version::open(path, &SCHEMA, BUSY_TIMEOUT, |_| Ok(()), fill)
             .and_then(|connection| {
-                add_digest_triggers(&connection)?;
+                SCHEMA.add_digest_triggers(&connection)?;
                 Ok(Self(Mutex::new(connection)))
             })
             .map_err(|error| format!("{}: {error}", path.display()))
@@ -435,28 +394,10 @@ impl HubStore {
     }
 }
 
-fn prepare(connection: &Connection) -> StoreResult<()> {
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    digest::register(connection)
-}
-
-fn migrate(transaction: &Transaction<'_>, version: i64) -> StoreResult<()> {
-    if version == 0 {
-        transaction.execute_batch(CREATE_TABLES)?;
-    }
-    for table in SCHEMA.tables {
-        transaction.execute_batch(&table.add_column())?;
-    }
-    add_digest_triggers(transaction)?;
-    if version == 0 {
-        let member = tidings_client::random_member_id().to_string();
-        transaction.execute("INSERT INTO own (member) VALUES (?1)", [member])?;
-    }
-    Ok(())
-}
-
-fn add_digest_triggers(connection: &Connection) -> StoreResult<()> {
-    SCHEMA.tables.iter().try_for_each(|table| table.add_digest_triggers(connection))
+fn fill(transaction: &Transaction<'_>) -> StoreResult<()> {
+    SCHEMA.add_digest_triggers(transaction)?;
+    let member = tidings_client::random_member_id().to_string();
+    transaction.execute("INSERT INTO own (member) VALUES (?1)", [member]).map(drop)
 }
 
 /// Drops content that no subscriber lacks, from the topics that match `condition`.

@@ -101,49 +101,38 @@ pub(super) enum WatchedKind {
     Page,
 }
 
-/// A subscription and its state. Stored as JSON, so a renamed field keeps its old name there.
+/// A subscription and its state. Stored as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Subscription {
     pub(super) feed: String,
     /// The scheduled URL: that of the feed, or one that redirects to it.
     pub(super) watched: String,
-    /// Earlier versions of Tidings had only feeds.
-    #[serde(default)]
     pub(super) kind: WatchedKind,
-    #[serde(rename = "teller")]
     pub(super) endpoint: HubEndpoint,
-    /// All hubs that the feed names, including this one. Empty in files of earlier versions.
-    #[serde(default, rename = "tellers")]
+    /// All hubs that the feed names, including this one.
     candidates: Vec<HubEndpoint>,
     /// The unguessable part of the callback path.
     pub(super) token: String,
     /// The key with which the hub signs.
     pub(super) secret: String,
     /// Until when the hub may verify the pending request.
-    #[serde(rename = "asked_until_ms")]
     pending_until_ms: Option<u64>,
     active_until_ms: Option<u64>,
     pub(super) due_ms: u64,
     /// Attempts since the last success.
     tries: u32,
     /// The hub refused or did not answer, so the next hub is tried, if there is one.
-    #[serde(default, rename = "in_vain")]
     has_failed: bool,
     /// When a hub of the feed last refused, since the first hub was tried; 0 if none has.
-    #[serde(default)]
     refused_ms: u64,
     /// Set when the feed has lost its schedule, or has another hub.
-    #[serde(rename = "leaving")]
     pub(super) is_cancelled: bool,
     /// The end of the lease that crawlers were last notified about; 0 if none.
-    #[serde(rename = "crawlers_know_ms")]
     crawlers_notified_ms: u64,
     /// Crawlers have found an item that the hub did not deliver. They rely on no lease until the
     /// next delivery.
-    #[serde(default)]
     is_silent: bool,
     /// When it was last renewed early for that reason.
-    #[serde(default)]
     silent_ms: u64,
     /// When the hubs of the feed last changed.
     since_ms: u64,

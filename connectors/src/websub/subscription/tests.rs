@@ -233,19 +233,6 @@ fn a_silent_hub_is_renewed_once_a_day_and_trusted_again_after_a_delivery() {
     assert_eq!(subscription.due_ms, due);
 }
 
-#[test]
-fn subscriptions_of_earlier_versions_are_readable() {
-    let text = serde_json::to_value(with_three_hubs()).unwrap();
-    let mut text = text.as_object().unwrap().clone();
-    for field in ["tellers", "in_vain", "refused_ms", "is_silent", "silent_ms"] {
-        text.remove(field).unwrap();
-    }
-    let mut subscription: Subscription = serde_json::from_value(text.into()).unwrap();
-    subscription.start_request(NOW);
-    subscription.finish_request(HubRequestOutcome::Refused, NOW);
-    assert_eq!((subscription.successor(NOW), subscription.due_ms), (None, NOW + REFUSAL_PAUSE_MS));
-}
-
 #[derive(Debug, Clone)]
 enum HubStep {
     Wait(u64),
