@@ -11,7 +11,7 @@ use tidings_client::Security;
 use tidings_protocol::{DEFAULT_GROUP, GroupName, MemberId, PORT, RenderRule, with_defaults};
 
 use crate::fetch::FetchConfig;
-use crate::figures::CrawlerFigures;
+use crate::metrics::CrawlerMetrics;
 use crate::sink::{SinkConfig, SinkContext};
 use crate::traps::TrapLimits;
 
@@ -57,7 +57,7 @@ with_defaults! {
         /// The browsers that render pages. Default: none.
         pub render: Option<RenderConfig> = None,
         /// Where the crawler counts what it does.
-        pub figures: Arc<CrawlerFigures> = Arc::default(),
+        pub metrics: Arc<CrawlerMetrics> = Arc::default(),
     }
 }
 
@@ -94,7 +94,7 @@ impl CrawlerConfig {
             extraction_mode: self.fetch.links.extraction_mode(),
             exec_variables: &self.exec_variables,
             bodies: self.bodies,
-            figures: Arc::clone(&self.figures),
+            metrics: Arc::clone(&self.metrics),
         }
     }
 }

@@ -23,7 +23,7 @@
 //! | [`acked_links`] | remembers links that the broker has already |
 //! | [`traps`] | recognizes sites without end |
 //! | [`fetch`] | fetches one document |
-//! | [`figures`] | what a crawler counts |
+//! | [`metrics`] | what a crawler counts |
 //! | [`images`] | stores screenshots and PDF files |
 //! | [`program`] | runs programs |
 //! | [`render_auto`] | decides which pages a browser renders |
@@ -42,11 +42,11 @@
 pub mod acked_links;
 pub mod config;
 pub mod fetch;
-pub mod figures;
 #[doc(hidden)]
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod images;
+pub mod metrics;
 pub mod pass;
 pub mod program;
 pub mod render_auto;

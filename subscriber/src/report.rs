@@ -299,7 +299,6 @@ pub struct Original {
     /// When the request was sent, in milliseconds since 1970: the date of its record in WARC files.
     pub started_unix_ms: Option<i64>,
     /// The ids of the outputs that have the body.
-    #[serde(default)]
     pub outputs: Vec<String>,
 }
 

@@ -6,14 +6,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::select;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use crate::browser::Browser;
 use crate::cdp::Connection;
-use crate::pool::{BrowserId, BrowserStatus, Input, Output, PageEnd, PageId, Pool, PoolConfig};
+use crate::pool::{
+    BrowserId, BrowserStatus, Input, Output, PageEnd, PageId, Pool, PoolConfig, Reason,
+};
 use crate::process::{Launcher, Report};
 use crate::visit::{self, Fetch, Page, PageError, PageLimits, Rendered};
 
@@ -49,6 +51,7 @@ impl Default for BrowsersConfig {
 #[derive(Clone, Debug)]
 pub struct Browsers {
     commands: mpsc::Sender<Command>,
+    status: watch::Receiver<Status>,
 }
 
 /// The task that owns the browsers.
@@ -58,17 +61,16 @@ pub struct BrowsersTask(JoinHandle<()>);
 #[derive(Debug)]
 enum Command {
     Render(Wanted),
-    Status(oneshot::Sender<Status>),
     Stop,
 }
 
 /// What the browsers do at present.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Status {
-    /// Pages that wait for a browser.
-    pub waiting: usize,
     /// Each browser.
     pub browsers: Vec<BrowserStatus>,
+    /// How many have ended, in the order of [`Reason::ALL`].
+    pub ended: [u64; Reason::ALL.len()],
 }
 
 /// A page that a caller waits for.
@@ -89,6 +91,7 @@ impl Browsers {
     /// vary, so it differs between crawlers.
     pub fn new(launcher: Launcher, config: BrowsersConfig, seed: u64) -> (Self, BrowsersTask) {
         let (commands, waiting) = mpsc::channel(WANTED_MAX);
+        let (sender, status) = watch::channel(Status::default());
         let owner = Owner {
             pool: Pool::new(config.pool.clone(), seed),
             launcher: Arc::new(launcher),
@@ -99,8 +102,9 @@ impl Browsers {
             running: HashMap::new(),
             pages: JoinSet::new(),
             tasks: JoinSet::new(),
+            status: sender,
         };
-        (Self { commands }, BrowsersTask(tokio::spawn(owner.run(waiting))))
+        (Self { commands, status }, BrowsersTask(tokio::spawn(owner.run(waiting))))
     }
 
     /// Renders a page when a browser has a place for it, and once more if the browser ends before
@@ -122,11 +126,9 @@ impl Browsers {
         rendered
     }
 
-    /// What the browsers do. `None` after they have been stopped.
-    pub async fn status(&self) -> Option<Status> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(Command::Status(reply)).await.ok()?;
-        answer.await.ok()
+    /// What the browsers do.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
     }
 
     /// Refuses pages that wait, ends those that run, and closes the browsers.
@@ -178,6 +180,7 @@ struct Owner {
     running: HashMap<BrowserId, Running>,
     pages: JoinSet<Ended>,
     tasks: JoinSet<()>,
+    status: watch::Sender<Status>,
 }
 
 impl Owner {
@@ -194,11 +197,6 @@ impl Owner {
                             let page = PageId(self.last_page);
                             self.wanted.insert(page, wanted);
                             self.handle(Input::Wanted(page), &notices);
-                        }
-                        Some(Command::Status(reply)) => {
-                            let browsers = self.pool.browsers().collect();
-                            // The caller may be gone.
-                            let _ = reply.send(Status { waiting: self.pool.waiting(), browsers });
                         }
                         Some(Command::Stop) => {
                             // The commands that were sent before are still received, and then
@@ -268,6 +266,8 @@ impl Owner {
                 Output::Kill(id) => self.order(id, Order::Kill),
             }
         }
+        let browsers = self.pool.browsers().collect();
+        self.status.send_replace(Status { browsers, ended: self.pool.ended() });
         // Tasks that have ended would stay in the set.
         while self.tasks.try_join_next().is_some() {}
     }

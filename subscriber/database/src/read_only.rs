@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::digest::{self, Schema, Table};
+use crate::schema_version::{SchemaError, version};
 
 /// The number of problems that are listed.
 const PROBLEMS_MAX: usize = 20;
@@ -184,33 +185,14 @@ fn check_connection(
         checked.notes.push("the values in its rows were not checked".to_owned());
         return Ok(());
     };
-    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if !(1..=schema.newest).contains(&version) {
-        checked.problems.push(format!(
-            "its schema version is {version}; this version of the program knows 1 to {}",
-            schema.newest
-        ));
+    let (found, known) = (version(connection)?, schema.version);
+    if found != known {
+        checked.problems.push(SchemaError::Unknown { found, known }.to_string());
         return Ok(());
     }
-    let (newer, older): (Vec<&Table>, Vec<&Table>) =
-        schema.tables.iter().partition(|table| table.since > version);
-    for Table { name, since, .. } in newer {
-        // NULL without the table.
-        let sql = "SELECT max(name = 'digest') FROM pragma_table_info(?1)";
-        match connection.query_row(sql, [name], |row| row.get(0))? {
-            Some(true) => checked.problems.push(format!(
-                "its schema version is {version}, but table {name} is of version {since} or newer"
-            )),
-            Some(false) => checked.notes.push(format!(
-                "the rows of {name} have no digests yet (schema version {version}), so their values were not \
-                 checked; the next program that writes to it adds them to new rows"
-            )),
-            None => {}
-        }
-    }
     digest::register(connection)?;
-    for table in older {
-        if let Err(error) = check_rows(connection, table, version, checked) {
+    for table in schema.tables {
+        if let Err(error) = check_rows(connection, table, &schema.digest(table), checked) {
             checked.problems.push(format!("table {}: {error}", table.name));
         }
     }
@@ -221,10 +203,10 @@ fn check_connection(
 fn check_rows(
     connection: &Connection,
     table: &Table,
-    version: i64,
+    digest: &str,
     checked: &mut CheckReport,
 ) -> rusqlite::Result<()> {
-    let (name, digest) = (table.name, table.digest_of_row(version));
+    let name = table.name;
     // A text key is never shown, since it may be a secret.
     let number = if table.key == "token" { "NULL" } else { table.key };
     // NOT INDEXED: an index has copies of some values.
@@ -256,8 +238,7 @@ fn check_rows(
         let rows = if without == 1 { "row" } else { "rows" };
         let has = if without == 1 { "has" } else { "have" };
         checked.notes.push(format!(
-            "{without} {rows} of {name} {has} no digest (from before there were any, or written by another program): \
-             not checked"
+            "{without} {rows} of {name} {has} no digest (written by another program): not checked"
         ));
     }
     Ok(())

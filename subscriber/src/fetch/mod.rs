@@ -252,6 +252,11 @@ impl Fetcher {
         self
     }
 
+    /// Whether a request to this URL would have cookies.
+    pub fn has_cookies_for(&self, url: &CanonicalUrl<'_>) -> bool {
+        self.client.has_cookies_for(url)
+    }
+
     /// Sends a request and reads its response, within its deadline. Dropping the future closes the
     /// connection and so cancels the request.
     pub async fn fetch(&self, request: &FetchRequest<'_>) -> Fetched {

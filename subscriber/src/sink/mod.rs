@@ -48,6 +48,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
+use tidings_database::schema_version::SchemaError;
 use tokio::sync::oneshot;
 
 pub use self::append::set_output_mode;
@@ -61,7 +62,7 @@ pub use self::sqlite::{EarlierRecord, LastRecord};
 use self::sqlite::{LastRecordReader, Sqlite};
 use self::warc::Warc;
 use self::writer::SinkWriter;
-use crate::figures::CrawlerFigures;
+use crate::metrics::CrawlerMetrics;
 use crate::program::Programs;
 use crate::report::{KeepBodies, Original, PageId, PageRecord};
 pub use crate::store_error::StoreError;
@@ -142,26 +143,13 @@ pub enum OpenError {
         /// The cause.
         source: io::Error,
     },
-    /// The file cannot be opened as a database, or is not one.
+    /// The file cannot be opened as a database, or is one of another version.
     #[error("{path}: {source}", path = path.display())]
-    Sqlite {
+    Database {
         /// The path that was to be opened.
         path: PathBuf,
         /// The cause.
-        source: rusqlite::Error,
-    },
-    /// A newer Tidings wrote it.
-    #[error(
-        "{path} has schema version {found}, but this version knows up to {known}; use the newer \
-         Tidings that wrote it, or another file",
-        path = path.display(),
-        known = sqlite::VERSION
-    )]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: i64,
+        source: SchemaError,
     },
     /// The server cannot be reached, rejects the login, or has tables of another schema.
     #[cfg(feature = "postgres")]
@@ -254,7 +242,7 @@ pub struct SinkContext<'a> {
     /// Whether databases keep the bodies of pages.
     pub bodies: bool,
     /// Where the time of writes is counted.
-    pub figures: Arc<CrawlerFigures>,
+    pub metrics: Arc<CrawlerMetrics>,
 }
 
 impl Sinks {
@@ -279,7 +267,7 @@ impl Sinks {
             let sink = open.open_sink(sink, context)?;
             open.body_outputs.extend(sink.body_output());
             let (writer, closed) =
-                SinkWriter::start(sink, open.troubles.reporter(), Arc::clone(&context.figures))?;
+                SinkWriter::start(sink, open.troubles.reporter(), Arc::clone(&context.metrics))?;
             open.writers.push(writer);
             closing.push(closed);
         }

@@ -89,7 +89,7 @@ pub(super) fn rendering(spools: &Spools, data: &Path) -> Rendering {
         extraction_mode: None,
         exec_variables: &[],
         bodies: false,
-        figures: Arc::default(),
+        metrics: Arc::default(),
     };
     let (sinks, _) = Sinks::open(&[SinkConfig::exec("true").unwrap()], &context).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -9,17 +9,13 @@
 //! [`StateStore::store_synced`], which return errors and wait for the sync.
 //!
 //! - A damaged file is renamed, with a name that says so, and replaced by a new one.
-//! - A file of a newer version is left alone, for the newer program that can read it; this process
-//!   stores nothing.
+//! - A file of another version is left alone, for the program that can read it; this process stores
+//!   nothing.
 //!
 //! One thread owns the database; several processes may share it. Expired rows are removed, and when
 //! there are too many, the soonest to expire.
 //!
-//! # Schema, version 2
-//!
-//! See `CREATE`. Version 1 had no digests. The version is `PRAGMA user_version`. To change it:
-//! raise `VERSION`, add the statements that migrate from the version before to `prepare`, and a
-//! test with an old file.
+//! The schema is `CREATE`; its version is `PRAGMA user_version`.
 
 #![expect(clippy::disallowed_methods, reason = "owns the thread of the database, and waits for it")]
 
@@ -30,10 +26,8 @@ use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io, thread};
 
 use bytes::Bytes;
-use rusqlite::{
-    Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params,
-};
-use tidings_database::digest::{self, Schema, Table};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};
+use tidings_database::digest::{Schema, Table};
 use tidings_database::schema_version::{self, SchemaError};
 use tidings_database::with_suffix;
 use tokio::sync::{mpsc, oneshot};
@@ -64,19 +58,14 @@ const STATE_TIMEOUT: Duration = Duration::from_secs(1);
 const STATE_BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The version of the schema.
-pub const VERSION: i64 = 2;
+pub const VERSION: i64 = 1;
 
 /// The tables with digests.
 pub const SCHEMA: Schema = Schema {
     file: NAME,
-    newest: VERSION,
-    tables: &[Table {
-        name: "state",
-        key: "rowid",
-        since: 2,
-        columns: &["kind", "key", "expires", "value"],
-        added: &[],
-    }],
+    version: VERSION,
+    create: CREATE,
+    tables: &[Table { name: "state", key: "rowid", also: &[] }],
 };
 
 const NAME: &str = "crawler.db";
@@ -93,8 +82,6 @@ const CREATE: &str = "
         UNIQUE (kind, key)
     ) STRICT;
     CREATE INDEX expiries ON state (expires)";
-
-const FROM_V1: &str = "ALTER TABLE state ADD COLUMN digest INTEGER";
 
 /// A handle of the store. Cheap to clone; the thread ends when the last clone is dropped and all
 /// values are written.
@@ -436,15 +423,8 @@ fn prepare(path: &Path) -> Result<Connection, StateFileError> {
     if let Some(data) = path.parent() {
         fs::create_dir_all(data)?;
     }
-    let set_up = |connection: &Connection| {
-        digest::register(connection)?;
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "NORMAL")
-    };
-    let migrate = |transaction: &Transaction<'_>, found| {
-        transaction.execute_batch(if found == 0 { CREATE } else { FROM_V1 })
-    };
-    Ok(schema_version::open(path, STATE_BUSY_TIMEOUT, VERSION, set_up, migrate)?)
+    let set_up = |connection: &Connection| connection.pragma_update(None, "synchronous", "NORMAL");
+    Ok(schema_version::open(path, &SCHEMA, STATE_BUSY_TIMEOUT, set_up, |_| Ok(()))?)
 }
 
 /// Renames the file, and those that `SQLite` has beside it.

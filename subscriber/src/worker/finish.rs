@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tidings_client::ReplyOutcome;
 use tidings_protocol::{
-    CanonicalUrl, Code, Command, KeyRest, Outcome, ProtocolError, RetryMode, TaskAction, TaskReply,
-    TaskReport,
+    CanonicalUrl, Code, Command, KeyRest, Outcome, Prio, ProtocolError, RetryMode, TaskAction,
+    TaskReply, TaskReport,
 };
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -48,7 +48,9 @@ impl TaskFailure {
 /// Stores the page, sends the report, and replies to the broker.
 ///
 /// `over` is set if a request was made and has ended: its host is freed at once, while `read` fills
-/// the record from the page and the record is stored. `then` runs before the reply.
+/// the record from the page and the record is stored. `then` runs before the reply. With cookies, a
+/// redirect in a job frees its host by the reply: other pages would be redirected, too, before its
+/// target can set a cookie.
 pub(super) async fn finish(
     crawler: &Crawler,
     task: &Task,
@@ -58,6 +60,11 @@ pub(super) async fn finish(
     then: impl Future<Output = Result<(), TaskFailure>>,
 ) {
     let was_requested = over.is_some();
+    let may_be_gate = crawler.config.fetch.cookies
+        && record.report.job.is_some()
+        && record.report.outcome == PageOutcome::Redirect;
+    let (over, with_reply) = if may_be_gate { (None, over) } else { (over, None) };
+    let rest = with_reply.unwrap_or_default();
     let free = async {
         let Some(hold) = over else { return true };
         let over = task.touch(true, hold);
@@ -83,10 +90,10 @@ pub(super) async fn finish(
     };
     let (true, Some(stored)) = tokio::join!(free, store) else { return };
     if let Err(undone) = stored {
-        let back = return_task(crawler, task, (&record, was_requested), undone);
+        let back = return_task(crawler, task, (&record, was_requested, rest), undone);
         return Box::pin(back).await;
     }
-    crawler.config.figures.count_page(&record.report);
+    crawler.config.metrics.count_page(&record.report);
     tokio::select! {
         // The receiver may be gone.
         _ = crawler.reports.send(record.report.clone()) => {}
@@ -95,30 +102,30 @@ pub(super) async fn finish(
         // A slow receiver must not cost the lease.
         () = renew_lease(crawler, task) => return,
     }
-    reply_outcome(crawler, task, &record).await;
+    reply_outcome(crawler, task, &record, rest).await;
 }
 
 /// Returns a task. If a request was made and no attempt counts, the next request is for its page.
 async fn return_task(
     crawler: &Crawler,
     task: &Task,
-    (record, was_requested): (&PageRecord, bool),
+    (record, was_requested, rest): (&PageRecord, bool, KeyRest),
     undone: TaskFailure,
 ) {
-    let TaskFailure { error, counts_as_attempt: counts, retry_after: after } = undone;
+    let TaskFailure { error, counts_as_attempt, retry_after } = undone;
     let report = returned_report(record, Some(error));
-    let back = match (counts, was_requested) {
+    let back = match (counts_as_attempt, was_requested) {
         (false, true) => {
-            let rest = KeyRest::default();
             let url = &record.report.url;
             return return_for_request(crawler, task, url, (rest, Some(report))).await;
         }
         (false, false) => RetryMode::Uncounted { after_ms: None },
         (true, _) => {
-            RetryMode::Counted { after_ms: after.map(|after| milliseconds(after.min(NACK_MAX))) }
+            let after_ms = retry_after.map(|after| milliseconds(after.min(NACK_MAX)));
+            RetryMode::Counted { after_ms }
         }
     };
-    crawler.reply(&[], &task.nack(back, KeyRest::default(), Some(report))).await;
+    crawler.reply(&[], &task.nack(back, rest, Some(report))).await;
 }
 
 /// The report of a task that is returned although its page was fetched. It says nothing about the
@@ -127,11 +134,15 @@ fn returned_report(record: &PageRecord, error: Option<String>) -> TaskReport {
     TaskReport { error, changed: None, hash: None, ..record.task_report() }
 }
 
-async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord) {
-    let rest = KeyRest::default();
+async fn reply_outcome(crawler: &Crawler, task: &Task, record: &PageRecord, rest: KeyRest) {
     let report = || Some(record.task_report());
     let ack = |outcome| task.reply(TaskAction::Ack(outcome), rest, report());
-    let link = |url, redirect| Command::Link { task: task.id.clone(), url, redirect, prio: None };
+    // With cookies, the target of a redirect may be the page that sets one for the whole site.
+    let first = Prio::new(Prio::LIMIT).filter(|_| crawler.config.fetch.cookies);
+    let link = |url, redirect| {
+        let prio = first.filter(|_| redirect);
+        Command::Link { task: task.id.clone(), url, redirect, prio }
+    };
     let mut sent = None;
     let (children, command) = match record.report.outcome {
         PageOutcome::Done => {

@@ -1,5 +1,5 @@
-//! Hosts that have asked clients to wait (`Retry-After`), where pages are rendered: such a page may
-//! request parts of a host for which the broker sends no task, and so keeps no delay.
+//! Remembers `Retry-After` of hosts that serve only parts of rendered pages: the broker sends no task
+//! for these hosts, so it keeps no delay for them.
 
 #![expect(clippy::disallowed_methods, reason = "stamps requests")]
 

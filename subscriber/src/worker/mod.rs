@@ -40,7 +40,7 @@ use tidings_client::{
 use tidings_protocol::{Code, Command, ProtocolError, TaskAction, TaskReply, trace_id};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, Span};
@@ -72,6 +72,9 @@ const RECONNECT_BACKOFF_MAX: Duration = Duration::from_secs(10);
 const STOP_GRACE: Duration = Duration::from_millis(400);
 /// After that, replies may take this long to be sent.
 const STOP_ANSWERS: Duration = Duration::from_millis(200);
+
+/// How often the broker is informed about the browsers, if anything about them has changed.
+const REPORT_BROWSERS_EVERY: Duration = Duration::from_secs(2);
 
 /// After that, browsers may take this long to close.
 const STOP_BROWSERS: Duration = Duration::from_millis(500);
@@ -208,7 +211,7 @@ pub async fn run(
         fetcher = fetcher.with_text_hashes();
     }
     let (renderer, browsers) = match config.render.clone() {
-        Some(config) => Some(Renderer::start(config).await?).unzip(),
+        Some(render) => Some(Renderer::start(render, Arc::clone(&config.metrics)).await?).unzip(),
         None => (None, None),
     };
     let mut worker = worker(&config);
@@ -297,6 +300,7 @@ async fn crawl(crawler: &Arc<Crawler>, worker: &mut Worker) -> Result<(), CrawlE
     let age_limit = crawler.age_limit();
     tokio::pin!(age_limit);
     let (mut is_old, mut has_drained) = (false, false);
+    let mut report = interval(REPORT_BROWSERS_EVERY);
     loop {
         tokio::select! {
             biased;
@@ -308,6 +312,9 @@ async fn crawl(crawler: &Arc<Crawler>, worker: &mut Worker) -> Result<(), CrawlE
             () = &mut age_limit, if !is_old => {
                 is_old = true;
                 worker.drain();
+            }
+            _ = report.tick(), if crawler.renderer.is_some() => {
+                worker.set_browsers(crawler.config.metrics.browsers());
             }
             event = worker.next() => match event {
                 Ok(WorkerEvent::Drained) => {
@@ -408,7 +415,7 @@ impl Crawler {
         let tasks_max = self.config.max_tasks.and_then(|tasks| u32::try_from(tasks).ok());
         let credit = self.config.credit.min(tasks_max.unwrap_or(u32::MAX));
         let credit = if is_blocked || is_away { 0 } else { credit };
-        self.config.figures.set_credit(credit, is_blocked, is_away);
+        self.config.metrics.set_credit(credit, is_blocked, is_away);
         worker.set_credit(credit);
     }
 
@@ -437,14 +444,14 @@ impl Crawler {
                 }
             }
             WorkerEvent::Joined { since } => {
-                self.config.figures.set_connected(true);
+                self.config.metrics.set_connected(true);
                 tracing::info!("joined group {} at {broker}", self.config.group);
                 *self.since.lock() = since;
                 *is_loss_logged = false;
             }
             WorkerEvent::Notice(refusal) => tracing::warn!("the broker reports: {refusal}"),
             WorkerEvent::Lost(error) => {
-                self.config.figures.set_connected(false);
+                self.config.metrics.set_connected(false);
                 if !std::mem::replace(is_loss_logged, true) {
                     let running = self.running.lock().len();
                     tracing::warn!("{error}; reconnecting ({running} tasks are held meanwhile)");
@@ -505,7 +512,7 @@ impl Crawler {
             }
         });
         running.insert(entry, RunningTask { attempt, task, _alive: alive });
-        self.config.figures.set_held_tasks(running.len());
+        self.config.metrics.set_held_tasks(running.len());
     }
 }
 
@@ -521,7 +528,7 @@ impl Drop for TaskEndGuard {
         let mut running = self.crawler.running.lock();
         if running.get(&self.entry).is_some_and(|running| running.attempt == self.attempt) {
             running.remove(&self.entry);
-            self.crawler.config.figures.set_held_tasks(running.len());
+            self.crawler.config.metrics.set_held_tasks(running.len());
         }
     }
 }

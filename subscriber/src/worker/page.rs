@@ -79,22 +79,24 @@ impl TaskWork<'_> {
             return;
         }
         let is_conditional = validators.is_some();
-        match watch {
-            Some(watch) => {
-                Box::pin(self.handle_feed((watch, earlier), rules, fetched, duration)).await;
-            }
-            None => self.handle_page((earlier, is_conditional), rules, fetched, duration).await,
+        if let Some(watch) = watch {
+            Box::pin(self.handle_feed((watch, earlier), rules, fetched, duration)).await;
+        } else {
+            let (earlier, then) = ((earlier, is_conditional), ready(Ok(())));
+            self.handle_page(earlier, rules, fetched, duration, (None, then)).await;
         }
     }
 
     /// Handles the answer for a page. `is_conditional`: the request had the validators of the
-    /// earlier record.
+    /// earlier record. `read`: the content, if it was parsed already. `then` runs before the task is
+    /// answered.
     async fn handle_page(
         &self,
         (earlier, is_conditional): (EarlierRecord, bool),
         rules: &RobotsRules,
         mut fetched: Fetched,
         duration: Duration,
+        (read, then): (Option<PageContent>, impl Future<Output = Result<(), TaskFailure>>),
     ) {
         let (outcome, failure) = classify(&self.page, &mut fetched, is_conditional);
         let mut hold = rest_of(&fetched, rules);
@@ -115,7 +117,7 @@ impl TaskWork<'_> {
                 (None, Some(finish_blocking(page, &self.page).await))
             }
             Some(page) if browsers.is_some() => (None, Some(page.finish(&self.page))),
-            page => (page, None),
+            page => (page, read),
         };
         let browsers = match (browsers, &content) {
             (Some(browsers), Some(read)) if self.needs_browser(browsers, read).await => {
@@ -134,6 +136,7 @@ impl TaskWork<'_> {
         }
         // The memory permit is held until everything is stored.
         let _share = fetched.memory_permit.take();
+        let cookies_changed = fetched.cookies_changed;
         let mut record = self.record(outcome, fetched, failure, duration);
         (record.rendering, record.report.render) = rendered.unzip();
         let sitemaps = self.sitemaps(&record).await;
@@ -158,9 +161,9 @@ impl TaskWork<'_> {
                 record.mark_trap(trap);
             }
         };
-        self.settle_redirect(&mut record);
+        self.settle_redirect(&mut record, cookies_changed);
         let record = Arc::new(record);
-        finish(self.crawler, self.task, record, Some(hold), read, ready(Ok(()))).await;
+        finish(self.crawler, self.task, record, Some(hold), read, then).await;
     }
 
     /// Returns the task without counting an attempt if its page redirects to itself and has set
@@ -175,6 +178,8 @@ impl TaskWork<'_> {
     }
 
     /// Handles the answer for a watched feed: new items are announced before the task is answered.
+    /// A document that is not a feed is a page of its job, if the task has one: what the check makes
+    /// of it concerns the schedule.
     async fn handle_feed(
         &self,
         (watch, earlier): (FeedCheck<'_>, EarlierRecord),
@@ -195,52 +200,59 @@ impl TaskWork<'_> {
         if self.return_unless_kept(&fetched, hold).await {
             return;
         }
-        let (outcome, failure) = classify(&self.page, &mut fetched, true);
-        let _share = fetched.memory_permit.take();
         let rest = fetched.retry_after.unwrap_or_default().max(fresh_for(&fetched));
         let content = match fetched.page.take() {
             Some(page) => finish_blocking(page, &self.page).await,
             None => PageContent::default(),
         };
         let (status, validators) = (fetched.status, fetched.validators.clone());
+        let cookies_changed = fetched.cookies_changed;
         let headers = fetched.headers.clone();
-        let mut record = self.record(outcome, fetched, failure, duration);
-        self.settle_redirect(&mut record);
-        let outcome = record.report.outcome;
         let hubs = content.hubs.iter().map(ToString::to_string).collect();
         let named =
             NamedLinks { feeds: content.feeds.clone(), hubs, own: content.self_url.clone() };
+        let validators = watched_feed::Validators {
+            etag: validators.etag.as_deref(),
+            last_modified: validators.last_modified.as_deref(),
+        };
+        let document =
+            FeedResponse::Document { feed: &feed, headers: &headers, named: &named, validators };
+        let is_document = fetched.failure.is_none() && matches!(status, Some(200..=299));
+        if is_document && feed.kind.is_none() && self.task.spec.job.is_some() {
+            let then = async { self.check_feed(watch, document, rest).await.map(drop) };
+            let page =
+                self.handle_page((earlier, false), rules, fetched, duration, (Some(content), then));
+            return Box::pin(page).await;
+        }
+        let (outcome, failure) = classify(&self.page, &mut fetched, true);
+        let _share = fetched.memory_permit.take();
+        let mut record = self.record(outcome, fetched, failure, duration);
+        self.settle_redirect(&mut record, cookies_changed);
+        let outcome = record.report.outcome;
         let answer = match (outcome, status) {
             (PageOutcome::Done, Some(304)) => FeedResponse::NotModified,
-            (PageOutcome::Done, _) => {
-                let validators = watched_feed::Validators {
-                    etag: validators.etag.as_deref(),
-                    last_modified: validators.last_modified.as_deref(),
-                };
-                FeedResponse::Document { feed: &feed, headers: &headers, named: &named, validators }
-            }
+            (PageOutcome::Done, _) => document,
             (PageOutcome::Failed, Some(410)) => FeedResponse::Gone,
             _ => FeedResponse::Failed,
         };
         let target = record.redirect.clone();
         let is_final = !record.is_transient || record.is_final();
         let announce = async {
-            let (broker, memory) = (&self.crawler.broker, self.feed_states());
-            let failed = |reason: String| TaskFailure::new(reason, true);
             // A redirect is followed by a task of its own, with the same attributes.
             if outcome == PageOutcome::Redirect {
                 let permanent = target.filter(|_| matches!(status, Some(301 | 308)));
-                let recorded = watch.record_redirect(permanent.as_deref(), &memory).await;
-                return recorded.map_err(failed);
+                let recorded =
+                    watch.record_redirect(permanent.as_deref(), &self.feed_states()).await;
+                return recorded.map_err(|reason| TaskFailure::new(reason, true));
             }
             if !is_final {
                 return Ok(());
             }
-            match watch.process(answer, rest, unix_ms(), broker, &memory).await.map_err(failed)? {
+            match self.check_feed(watch, answer, rest).await? {
                 // Due again at its scheduled time: until then an operator can read the reason at
                 // the broker.
                 FeedTaskOutcome::Nothing { next } => {
-                    Err(TaskFailure { retry_after: Some(next), ..failed(NO_FEED.to_owned()) })
+                    Err(TaskFailure { retry_after: next, ..TaskFailure::new(NO_FEED, true) })
                 }
                 _ => Ok(()),
             }
@@ -256,6 +268,17 @@ impl TaskWork<'_> {
         };
         let record = Arc::new(record);
         Box::pin(finish(self.crawler, self.task, record, Some(hold), read, announce)).await;
+    }
+
+    async fn check_feed(
+        &self,
+        watch: FeedCheck<'_>,
+        answer: FeedResponse<'_>,
+        rest: Duration,
+    ) -> Result<FeedTaskOutcome, TaskFailure> {
+        let (broker, states) = (&self.crawler.broker, self.feed_states());
+        let checked = watch.process(answer, rest, unix_ms(), broker, &states).await;
+        checked.map_err(|reason| TaskFailure::new(reason, true))
     }
 
     fn record(
@@ -315,23 +338,36 @@ impl TaskWork<'_> {
     }
 
     /// Prepares the target of a redirect, if the page has one. A redirect that cannot end is a
-    /// failure.
-    fn settle_redirect(&self, record: &mut PageRecord) {
+    /// failure. `cookies_changed`: the answer has set cookies.
+    fn settle_redirect(&self, record: &mut PageRecord, cookies_changed: bool) {
         self.strip_target(record);
         let Some(target) = &record.redirect else { return };
         let spec = &self.task.spec;
-        let is_circle = spec.job.is_some()
-            && (target == self.page.as_str()
-                || spec
-                    .chain
-                    .as_deref()
-                    .is_some_and(|chain| is_in_chain(chain, CanonicalUrl::key_of(target))));
-        if is_circle {
+        let is_circle = target == self.page.as_str()
+            || spec
+                .chain
+                .as_deref()
+                .is_some_and(|chain| self.is_circle(chain, target, cookies_changed));
+        if is_circle && spec.job.is_some() {
             record.fail_redirect(format!("a circle of redirects, back to {target}"));
         } else if spec.hops >= REDIRECTS_MAX {
             let text = format!("more than {REDIRECTS_MAX} redirects, the next one to {target}");
             record.fail_redirect(text);
         }
+    }
+
+    /// Whether a redirect leads back to a URL of its chain, and new cookies cannot help. A page that
+    /// was requested before in the chain has rejected the cookies, unless they were lost since.
+    fn is_circle(&self, chain: &str, target: &str, cookies_changed: bool) -> bool {
+        let has_cookies = |url: &CanonicalUrl<'_>| self.crawler.fetcher.has_cookies_for(url);
+        let may_help = || {
+            if is_in_chain(chain, self.page.url_key()) {
+                self.crawler.config.fetch.cookies && !has_cookies(&self.page)
+            } else {
+                CanonicalUrl::parse(target).is_ok_and(|target| has_cookies(&target))
+            }
+        };
+        is_in_chain(chain, CanonicalUrl::key_of(target)) && !cookies_changed && !may_help()
     }
 
     /// Removes tracking parameters and session ids from the target of a redirect, unless the result

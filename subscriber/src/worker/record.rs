@@ -72,7 +72,8 @@ impl Task {
     ) -> PageRecord {
         let order = &self.spec;
         let transient = outcome == PageOutcome::Retry;
-        let outcome = if transient && order.is_last { PageOutcome::Failed } else { outcome };
+        let is_last = transient && failure.as_ref().is_some_and(|failure| order.is_last(failure));
+        let outcome = if is_last { PageOutcome::Failed } else { outcome };
         PageRecord {
             page: self.page.clone(),
             task: self.id.clone(),

@@ -26,6 +26,7 @@ use super::record::unix_ms;
 use super::task::{TaskWork, failure_report, return_for_request, return_uncounted};
 use crate::config::RenderConfig;
 use crate::fetch::Fetched;
+use crate::metrics::CrawlerMetrics;
 use crate::render_auto::{AUTO_KIND, AutoRender, Decision, FetchedForm, Gain, StoredHost, Verdict};
 use crate::rendered_page::{content_of, page_of, read_body};
 use crate::report::{RenderReport, Rendering};
@@ -45,6 +46,7 @@ pub(super) struct Renderer {
     auto: Mutex<AutoRender>,
     /// Bounds the pages in memory. Others wait, with their document in a file if it is long.
     pages: Arc<Semaphore>,
+    metrics: Arc<CrawlerMetrics>,
 }
 
 /// For a page without requests.
@@ -68,12 +70,16 @@ pub(super) struct RenderedPage {
 
 impl Renderer {
     /// Starts a browser; the others start when they are needed. Fails if none starts.
-    pub(super) async fn start(config: RenderConfig) -> Result<(Self, BrowsersTask), LaunchError> {
+    pub(super) async fn start(
+        config: RenderConfig,
+        metrics: Arc<CrawlerMetrics>,
+    ) -> Result<(Self, BrowsersTask), LaunchError> {
         let launcher = Launcher::new(config.launch.clone()).await?;
         let slots = config.browsers.pool.slots;
         let (browsers, task) = Browsers::new(launcher, config.browsers.clone(), fastrand::u64(..));
+        metrics.set_browsers(browsers.status());
         let pages = Arc::new(Semaphore::new(PAGES_PER_SLOT * slots));
-        let renderer = Self { browsers, config, auto: Mutex::default(), pages };
+        let renderer = Self { browsers, config, auto: Mutex::default(), pages, metrics };
         renderer.try_browser().await?;
         Ok((renderer, task))
     }
@@ -116,6 +122,7 @@ impl Renderer {
         fetched: &Fetched,
         parts: &Arc<Parts>,
     ) -> (Result<Rendered, PageError>, OwnedSemaphorePermit) {
+        let _wanted = self.metrics.want_browser();
         let permit = Arc::clone(&self.pages).acquire_owned().await.expect("it is never closed");
         let RenderConfig { load, screenshot, pdf, .. } = self.config;
         let page = match page_of(page, fetched, load) {

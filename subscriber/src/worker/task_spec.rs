@@ -1,5 +1,6 @@
 //! The specification of a task: its payload, parsed once.
 
+use tidings_egress::failure::Failure;
 use tidings_protocol::{Payload, Render};
 
 use crate::pass::{PassKey, ScopedPass};
@@ -35,8 +36,8 @@ pub(super) struct TaskSpec {
     pub(super) traceparent: Option<Box<str>>,
     /// The URL to request instead of the page.
     pub(super) again: Option<Box<str>>,
-    /// This is the last attempt.
-    pub(super) is_last: bool,
+    /// Whether this is the last attempt: `yes`, or `down` if the host does not answer.
+    last: Option<Box<str>>,
     /// Whether the page is rendered, if its URL or its job says so.
     pub(super) render: Option<Render>,
 }
@@ -86,7 +87,7 @@ impl TaskSpec {
             traceparent,
             source: announced(source),
             again: again.map(Box::from),
-            is_last: last == Some("yes"),
+            last: last.map(Box::from),
             render: render.and_then(Render::from_word),
             text,
         }
@@ -95,6 +96,12 @@ impl TaskSpec {
     /// The URL of the page, as the broker wrote it; the whole payload if it has no URL.
     pub(super) fn url(&self) -> &str {
         &self.text[..self.url_len]
+    }
+
+    /// Whether no other attempt follows this failure.
+    pub(super) fn is_last(&self, failure: &Failure) -> bool {
+        let last = self.last.as_deref();
+        last == Some("yes") || last == Some("down") && failure.reason.is_unanswered()
     }
 
     /// The payload with all attributes.
@@ -109,10 +116,16 @@ fn announced(value: Option<&str>) -> Option<Box<str>> {
 
 #[cfg(test)]
 mod tests {
+    use tidings_egress::failure::Reason;
+
     use super::*;
 
     fn read(text: &str) -> TaskSpec {
         TaskSpec::parse(text.to_owned(), 7)
+    }
+
+    fn failure(reason: Reason) -> Failure {
+        Failure::new(reason, "")
     }
 
     #[test]
@@ -128,7 +141,10 @@ mod tests {
         let pass = PassKey::new(7, "3", 2);
         assert_eq!(order.scoped_pass, Some(ScopedPass { pass, scope: 5 }));
         assert_eq!(order.again.as_deref(), Some("http://a.org/robots.txt"));
-        assert!(order.is_last);
+        assert!(order.is_last(&failure(Reason::TryLater)));
+        let last_try = read("http://a.org/x last=down");
+        let is_last = [Reason::Connect, Reason::TryLater].map(|it| last_try.is_last(&failure(it)));
+        assert_eq!(is_last, [true, false]);
     }
 
     #[test]
@@ -143,7 +159,8 @@ mod tests {
     #[test]
     fn malformed_attributes_count_as_missing() {
         let order = read("http://a.org/ job=docs pass=2 depth=deep last=no");
-        assert_eq!((order.scoped_pass, order.depth, order.is_last), (None, None, false));
+        assert_eq!((order.scoped_pass, order.depth), (None, None));
+        assert!(!order.is_last(&failure(Reason::Connect)));
         let order = read("no URL, job=docs");
         assert_eq!((order.url(), order.job.as_deref()), ("no URL, job=docs", None));
     }

@@ -148,7 +148,7 @@ pub enum State {
     Ended,
 }
 
-/// Why a browser is replaced.
+/// Why a browser is replaced, or has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// It has shown its number of pages.
@@ -163,6 +163,27 @@ pub enum Reason {
     Stuck,
     /// No page was there for some time. It has no successor.
     Idle,
+    /// It has ended by itself, or was killed because it did not answer.
+    Lost,
+}
+
+impl Reason {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Self; 7] =
+        [Self::Pages, Self::Age, Self::Memory, Self::Crashes, Self::Stuck, Self::Idle, Self::Lost];
+
+    /// The word of a reason.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pages => "pages",
+            Self::Age => "age",
+            Self::Memory => "memory",
+            Self::Crashes => "crashes",
+            Self::Stuck => "stuck",
+            Self::Idle => "idle",
+            Self::Lost => "lost",
+        }
+    }
 }
 
 /// The status of one browser.
@@ -174,8 +195,8 @@ pub struct BrowserStatus {
     pub state: State,
     /// Pages that it renders.
     pub pages: usize,
-    /// Pages that it was given since its start.
-    pub pages_total: u32,
+    /// Pages that it takes until it is replaced.
+    pub pages_left: u32,
     /// Its memory when it was measured last, in bytes.
     pub bytes: u64,
     /// Why it is, or will be, replaced.
@@ -195,6 +216,8 @@ pub struct Pool {
     failures: u32,
     /// No browser is started before this moment.
     retry_at: Option<Duration>,
+    /// Browsers that have ended, in the order of [`Reason::ALL`].
+    ended: [u64; Reason::ALL.len()],
     /// When a page last waited or was rendered.
     busy_until: Duration,
     is_stopped: bool,
@@ -236,6 +259,7 @@ impl Pool {
             replacement: None,
             failures: 0,
             retry_at: None,
+            ended: Default::default(),
             busy_until: Duration::ZERO,
             is_stopped: false,
             outputs: VecDeque::new(),
@@ -295,9 +319,10 @@ impl Pool {
         self.is_stopped && self.browsers.is_empty()
     }
 
-    /// Pages that wait for a browser.
-    pub fn waiting(&self) -> usize {
-        self.waiting.len()
+    /// How many browsers have ended, in the order of [`Reason::ALL`]; those that a stop ends do not
+    /// count.
+    pub fn ended(&self) -> [u64; Reason::ALL.len()] {
+        self.ended
     }
 
     /// Each browser, the oldest first.
@@ -306,7 +331,7 @@ impl Pool {
             id: *id,
             state: browser.state,
             pages: browser.pages.len(),
-            pages_total: browser.pages_total,
+            pages_left: browser.pages_max.saturating_sub(browser.pages_total),
             bytes: browser.bytes,
             reason: browser.reason,
         })
@@ -359,6 +384,9 @@ impl Pool {
         browser.state = State::Ended;
         browser.has_exited = true;
         browser.bytes = 0;
+        if !self.is_stopped {
+            self.ended[browser.reason.unwrap_or(Reason::Lost) as usize] += 1;
+        }
         if has_failed {
             let pause = BACKOFF_MIN * 2_u32.pow(self.failures.min(6));
             self.retry_at = Some(now + pause.min(BACKOFF_MAX));

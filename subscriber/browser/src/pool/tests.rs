@@ -27,6 +27,8 @@ struct World {
     starts: bool,
     closes: bool,
     is_stopping: bool,
+    /// Browsers that exited before it was stopped.
+    exits: u64,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -68,6 +70,7 @@ impl World {
             starts: true,
             closes: true,
             is_stopping: false,
+            exits: 0,
         }
     }
 
@@ -171,7 +174,8 @@ impl World {
         let free = states.iter().any(|it| it.state == State::Ready && it.pages < places);
         let full = self.running.len() == self.config.slots;
         assert!(self.waiting.is_empty() || full || !free, "a page waits beside a free place");
-        assert_eq!(self.waiting.len(), self.pool.waiting());
+        assert_eq!(self.waiting.len(), self.pool.waiting.len());
+        assert_eq!(self.pool.ended().iter().sum::<u64>(), self.exits);
         // If pages wait, a browser or a deadline will change something.
         let can_change = !self.browsers.is_empty() || self.pool.deadline().is_some();
         assert!(self.waiting.is_empty() || can_change, "pages wait for nothing");
@@ -203,6 +207,7 @@ impl World {
     /// A browser ends, and then its pages end.
     fn exit(&mut self, id: BrowserId) {
         self.browsers.remove(&id).expect("it lives");
+        self.exits += u64::from(!self.is_stopping);
         self.give(Input::Exited(id));
         let lost: Vec<_> =
             self.running.iter().filter(|(_, (it, _))| *it == id).map(|(page, _)| *page).collect();

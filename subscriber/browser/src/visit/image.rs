@@ -6,8 +6,7 @@ use data_encoding::BASE64;
 use serde_json::{Value, json};
 use tokio::select;
 
-use super::settle::PACE;
-use super::{Clock, PageError, Visit, failure, target};
+use super::{PageError, Visit, failure, target};
 
 /// How long an image of the page may take.
 const DRAW_MAX: Duration = Duration::from_secs(8);
@@ -65,12 +64,9 @@ impl Visit {
         let session = self.session.clone();
         let mut call = std::pin::pin!(connection.call(&session, method, params, DRAW_MAX));
         loop {
-            if self.clock == Clock::Standing {
-                self.run_ahead(PACE)?;
-            }
             select! {
                 answer = &mut call => return answer.map_err(|error| failure(&error)),
-                paused = self.pause(PACE) => paused?,
+                paused = self.pace() => paused?,
             }
         }
     }

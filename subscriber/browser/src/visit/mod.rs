@@ -11,6 +11,7 @@
 #![expect(clippy::disallowed_methods, reason = "a page has time limits")]
 
 mod answer;
+mod clock;
 mod image;
 mod page;
 mod settle;
@@ -27,11 +28,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::answer::{Decision, Gate};
+use self::clock::Clock;
 pub use self::page::{
     Answer, Cut, Fetch, How, Kind, Link, Load, Opened, Page, PageError, PageLimits, Rendered,
     Request, RequestRecord, RequestResult,
 };
-use self::settle::{Look, Settle, Step};
+use self::settle::{AHEAD, Look, Settle, Step};
 use crate::cdp::{CallError, Connection, Context, Event};
 use crate::pool::PageEnd;
 
@@ -148,17 +150,6 @@ struct Asked {
     request: Request,
 }
 
-/// The clock of a page. Its timers, frames and storage wait while it stands still.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Clock {
-    /// It is that of the machine.
-    Real,
-    /// It is being moved forward.
-    Running,
-    /// It was moved forward, and stands still.
-    Standing,
-}
-
 /// What happens while a visit waits.
 enum Next {
     Event(Event),
@@ -271,14 +262,15 @@ impl Visit {
             };
             match settle.observe(look) {
                 Step::Settled => return Ok(None),
-                Step::RunAhead(_) if ahead >= ahead_max => return Ok(Some(Cut::Time)),
-                Step::RunAhead(time) => {
-                    ahead += time;
-                    self.run_ahead(time)?;
+                Step::RunAhead if ahead >= ahead_max => return Ok(Some(Cut::Time)),
+                Step::RunAhead => {
+                    ahead += AHEAD;
+                    self.run_ahead(AHEAD)?;
+                    self.pause_until_news(OBSERVE_EVERY).await?;
                 }
-                Step::Wait => {}
+                Step::Pace => self.pace().await?,
+                Step::Wait => self.pause_until_news(OBSERVE_EVERY).await?,
             }
-            self.pause(OBSERVE_EVERY).await?;
         }
     }
 
@@ -305,16 +297,6 @@ impl Visit {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// Moves the clock of an idle page forward. The clock stops while the page waits for an answer,
-    /// and when the time is over.
-    fn run_ahead(&mut self, time: Duration) -> Result<(), PageError> {
-        self.clock = Clock::Running;
-        let budget = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let params = json!({ "policy": "pauseIfNetworkFetchesPending", "budget": budget });
-        let method = "Emulation.setVirtualTimePolicy";
-        post(&self.context.connection, &self.session, method, params)
     }
 
     /// Whether the page waits for an answer.
@@ -382,7 +364,7 @@ impl Visit {
     }
 
     /// Processes events for this time, or until a look at the page may show something new.
-    async fn pause(&mut self, time: Duration) -> Result<(), PageError> {
+    async fn pause_until_news(&mut self, time: Duration) -> Result<(), PageError> {
         let mut over = std::pin::pin!(sleep(time));
         self.has_news = false;
         while !self.has_news {

@@ -5,31 +5,29 @@
 //! browser runs the timers of that second at once. So timers bring their content after some
 //! milliseconds. A page with endless timers is read some milliseconds later.
 //!
+//! Frames, storage and other parts of the browser answer a page too, but only while its clock runs.
+//! So after that second, the clock goes on in some small steps, at about the pace of real time. A
+//! page that waits for several such answers in a row gets one with each step, or some. No look comes
+//! between these steps, because on a busy machine many looks take long.
+//!
 //! Some real time must pass too, because animations have their own clock. Workers and frames of
-//! other sites have one as well. So the clock of a page with any of them is not moved, and more
-//! real time must pass.
+//! other sites have one as well. So the clock of a page with any of them is not moved by a second,
+//! and more real time must pass.
 
 use std::time::Duration;
 
 /// How far the clock of an idle page is moved forward. A page that is still idle then has settled.
-const AHEAD: Duration = Duration::from_secs(1);
+pub(super) const AHEAD: Duration = Duration::from_secs(1);
 
-/// How long a page must have been idle after its clock was moved, in real time, and in how many
-/// looks. On a busy machine, there may be a long time between two looks in which the page did not
-/// run.
-const QUIET_AHEAD: Quiet = Quiet { time: Duration::from_millis(100), looks: 3 };
-
-/// The same if its clock was not moved.
-const QUIET: Quiet = Quiet { time: Duration::from_millis(300), looks: 4 };
+/// How long a page with other clocks must have been idle, in real time, and in how many looks. On a
+/// busy machine, there may be a long time between two looks in which the page did not run.
+const QUIET_OTHERS: Quiet = Quiet { time: Duration::from_millis(300), looks: 4 };
 
 /// After this time, a page counts as loaded although some of its parts are not.
 const LOAD_MAX: Duration = Duration::from_secs(10);
 
 /// The same while the clock is being moved: its timers run, and they may take long.
 const QUIET_RUNNING: Quiet = Quiet { time: Duration::from_secs(2), looks: 4 };
-
-/// How far a clock is moved that must not run ahead of others: about the time until the next look.
-pub(super) const PACE: Duration = Duration::from_millis(75);
 
 struct Quiet {
     time: Duration,
@@ -58,8 +56,10 @@ pub(super) struct Look {
 pub(super) enum Step {
     /// Look again.
     Wait,
-    /// Move the clock of the page forward by this time, and look again.
-    RunAhead(Duration),
+    /// Move the clock of the page forward by [`AHEAD`], and look again.
+    RunAhead,
+    /// Move it on by some steps, and look again after them.
+    Pace,
     /// Read the page.
     Settled,
 }
@@ -72,6 +72,8 @@ pub(super) struct Settle {
     quiet_looks: u32,
     /// Whether the clock was moved, or is being moved, since the page has been idle.
     has_asked: bool,
+    /// Whether the page has been idle for some steps since then.
+    has_paced: bool,
     /// Whether the clock was moved once. It stands still from then on.
     is_paused: bool,
 }
@@ -86,30 +88,32 @@ impl Settle {
             self.quiet_since = look.now;
             self.quiet_looks = 0;
             self.has_asked = false;
+            self.has_paced = false;
         } else {
             self.quiet_looks += 1;
         }
-        let quiet = match (look.is_running, self.has_asked && !look.has_others) {
-            (true, _) => QUIET_RUNNING,
-            (false, true) => QUIET_AHEAD,
-            (false, false) => QUIET,
+        let is_quiet = |quiet: Quiet| {
+            look.now >= self.quiet_since + quiet.time && self.quiet_looks >= quiet.looks
         };
-        if look.now >= self.quiet_since + quiet.time && self.quiet_looks >= quiet.looks {
+        let has_settled = match (look.is_running, look.has_others) {
+            (true, _) => is_quiet(QUIET_RUNNING),
+            (false, true) => self.has_paced && is_quiet(QUIET_OTHERS),
+            (false, false) => self.has_paced && self.has_asked,
+        };
+        if has_settled {
             return Step::Settled;
         }
-        if is_active || look.is_running {
+        if look.is_running {
             return Step::Wait;
         }
-        if look.has_others {
-            // A clock that was moved once stands still, so it must be moved for them too.
-            return if self.is_paused { Step::RunAhead(PACE) } else { Step::Wait };
-        }
-        if self.has_asked {
-            return Step::Wait;
+        if is_active || look.has_others || self.has_asked {
+            self.has_paced = !is_active;
+            return if self.is_paused { Step::Pace } else { Step::Wait };
         }
         self.has_asked = true;
+        self.has_paced = false;
         self.is_paused = true;
-        Step::RunAhead(AHEAD)
+        Step::RunAhead
     }
 }
 
@@ -135,20 +139,21 @@ mod tests {
         let mut settle = Settle::default();
         let loading = Look { is_loaded: false, ..look(0) };
         assert_eq!(settle.observe(loading), Step::Wait);
-        assert_eq!(settle.observe(look(40)), Step::RunAhead(AHEAD));
+        assert_eq!(settle.observe(look(40)), Step::RunAhead);
         let running = |ms, changes| Look { changes, is_running: true, ..look(ms) };
         assert_eq!(settle.observe(running(60, 0)), Step::Wait, "its timers are running");
         assert_eq!(settle.observe(running(70, 3)), Step::Wait, "they do something");
         let changed = |ms| Look { changes: 7, ..look(ms) };
-        assert_eq!(settle.observe(changed(80)), Step::RunAhead(AHEAD), "they have done something");
+        assert_eq!(settle.observe(changed(80)), Step::RunAhead, "they have done something");
         let active = Look { is_active: true, ..changed(200) };
-        assert_eq!(settle.observe(active), Step::Wait, "it asks for something");
-        assert_eq!(settle.observe(changed(220)), Step::RunAhead(AHEAD));
-        for ms in [280, 299] {
-            assert_eq!(settle.observe(changed(ms)), Step::Wait, "too early");
+        assert_eq!(settle.observe(active), Step::Pace, "it asks for something");
+        assert_eq!(settle.observe(changed(220)), Step::RunAhead);
+        for ms in [300, 900, 1_500] {
+            assert_eq!(settle.observe(running(ms, 7)), Step::Wait, "not yet as far");
         }
-        assert_eq!(settle.observe(running(305, 7)), Step::Wait, "not yet as far");
-        assert_eq!(settle.observe(changed(310)), Step::Settled);
+        assert_eq!(settle.observe(changed(1_900)), Step::Pace, "frames and storage answer");
+        assert_eq!(settle.observe(running(2_000, 7)), Step::Wait, "not all of its steps are done");
+        assert_eq!(settle.observe(changed(2_010)), Step::Settled);
     }
 
     #[test]
@@ -161,9 +166,9 @@ mod tests {
         assert_eq!(settle.observe(look(300)), Step::Settled);
         // A worker that a timer has started.
         let mut settle = Settle::default();
-        assert_eq!(settle.observe(Look { has_others: false, ..look(0) }), Step::RunAhead(AHEAD));
+        assert_eq!(settle.observe(Look { has_others: false, ..look(0) }), Step::RunAhead);
         for ms in [75, 150, 299] {
-            assert_eq!(settle.observe(look(ms)), Step::RunAhead(PACE), "too early");
+            assert_eq!(settle.observe(look(ms)), Step::Pace, "too early");
         }
         assert_eq!(settle.observe(look(300)), Step::Settled);
     }
@@ -173,7 +178,7 @@ mod tests {
         let mut settle = Settle::default();
         let look = |ms| Look { is_loaded: false, is_running: ms > 10_400, ..look(ms) };
         assert_eq!(settle.observe(look(9_999)), Step::Wait);
-        assert_eq!(settle.observe(look(10_400)), Step::RunAhead(AHEAD));
+        assert_eq!(settle.observe(look(10_400)), Step::RunAhead);
         for ms in [11_400, 12_400] {
             assert_eq!(settle.observe(look(ms)), Step::Wait, "not seen often");
         }

@@ -13,6 +13,8 @@ mod pages;
 mod processes;
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::{hint, thread};
 
 use serde_json::Value;
 
@@ -94,6 +96,35 @@ fn timers_are_run_before_a_page_is_read_and_endless_ones_end() {
         let hangs = "the page hangs: its time is over";
         assert!(pages[1]["cut"] == "Time" || pages[1]["error"] == hangs, "{}", pages[1]);
     }
+}
+
+#[test]
+fn answers_of_frames_and_storage_are_waited_for() {
+    let origin = Origin::new("");
+    let paths: Vec<_> = (0..3)
+        .flat_map(|run| pages::ANSWERS.iter().map(move |(path, _)| format!("{path}?{run}")))
+        .collect();
+    let paths: Vec<_> = paths.iter().map(String::as_str).collect();
+    let mut missing = Vec::new();
+    for busy_loops in [0, 2] {
+        let running = Arc::new(());
+        for _ in 0..busy_loops {
+            let running = Arc::downgrade(&running);
+            thread::spawn(move || {
+                while running.strong_count() > 0 {
+                    hint::spin_loop();
+                }
+            });
+        }
+        let pages = render(&origin, &["slots=2"], &paths);
+        drop(running);
+        for (page, path) in pages.iter().zip(&paths) {
+            if !page["links"].to_string().contains("/shown") {
+                missing.push(format!("{path} beside {busy_loops} loops: {page}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{} of {}: {missing:#?}", missing.len(), 2 * paths.len());
 }
 
 #[test]

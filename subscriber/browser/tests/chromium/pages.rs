@@ -9,10 +9,96 @@ pub(crate) fn page(path: &str) -> Option<(&'static str, String)> {
     if let Some(name) = path.strip_prefix("/data/") {
         return Some((DATA, name.to_owned()));
     }
+    if let Some((_, script)) = ANSWERS.iter().find(|(known, _)| *known == path) {
+        return Some((
+            HTML,
+            format!("<!DOCTYPE html><p id=p>text</p><script>{LATE}{script}</script>"),
+        ));
+    }
     let (_, kind, body) = PAGES.iter().find(|(known, ..)| *known == path)?;
     let head = if *kind == HTML { "<!DOCTYPE html><title>t</title><body>" } else { "" };
     Some((*kind, format!("{head}{body}")))
 }
+
+/// What the scripts below use.
+const LATE: &str = "
+    const later = fetch('/data/first').then(it => it.text());
+    const show = () => { document.body.innerHTML += '<a href=/shown>shown</a>'; };
+    const answer = request => new Promise((resolve, reject) => {
+        request.onsuccess = () => resolve(request.result);
+        request.onerror = reject;
+    });
+    const store = async name => {
+        const opening = indexedDB.open(name, 1);
+        opening.onupgradeneeded = () => opening.result.createObjectStore('s');
+        const database = await answer(opening);
+        await answer(database.transaction('s', 'readwrite').objectStore('s').put('value', 'key'));
+        return answer(database.transaction('s').objectStore('s').get('key'));
+    };
+    const seen = element => new Promise(resolve => new IntersectionObserver(entries => {
+        if (entries.some(it => it.isIntersecting)) resolve();
+    }).observe(element));";
+
+/// Pages with a link that needs an answer of the next frame, or of the browser itself: the path and
+/// the script.
+pub(crate) const ANSWERS: &[(&str, &str)] = &[
+    ("/indexed-db", "later.then(() => store('a')).then(show)"),
+    ("/indexed-dbs", "later.then(() => store('a')).then(() => store('b')).then(show)"),
+    (
+        "/indexed-db-then-fetch",
+        "later.then(() => store('a')).then(() => fetch('/data/x')).then(show)",
+    ),
+    (
+        "/cache",
+        "later.then(() => caches.open('c')).then(async cache => {
+            await cache.put('/k', new Response('value'));
+            await (await cache.match('/k')).text();
+            show();
+        })",
+    ),
+    ("/lock", "later.then(() => navigator.locks.request('l', show))"),
+    ("/seen", "setTimeout(() => seen(p).then(show), 300)"),
+    ("/seen-after-fetch", "later.then(() => seen(p)).then(show)"),
+    ("/resized", "later.then(() => new ResizeObserver(show).observe(p))"),
+    (
+        "/frames",
+        "later.then(() => requestAnimationFrame(() => requestAnimationFrame(() =>
+            requestAnimationFrame(show))))",
+    ),
+    ("/transition", "later.then(() => document.startViewTransition(show))"),
+    (
+        "/cookie-store",
+        "later.then(() => cookieStore.set('a', 'b')).then(() => cookieStore.get('a')).then(show)",
+    ),
+    (
+        "/private-file",
+        "later.then(() => navigator.storage.getDirectory()).then(async folder => {
+            const file = await folder.getFileHandle('f', { create: true });
+            const writer = await file.createWritable();
+            await writer.write('value');
+            await writer.close();
+            await (await file.getFile()).text();
+            show();
+        })",
+    ),
+    ("/estimate", "later.then(() => navigator.storage.estimate()).then(show)"),
+    (
+        "/channel",
+        "later.then(() => {
+        new BroadcastChannel('c').onmessage = show;
+        new BroadcastChannel('c').postMessage('');
+    })",
+    ),
+    (
+        "/rewritten",
+        "later.then(() => {
+            document.open();
+            document.write('<img src=data:,><script>onload = () => { document.body.innerHTML = \"<a href=/shown>\" }</' + 'script>');
+            document.close();
+        })",
+    ),
+    ("/idle", "later.then(() => requestIdleCallback(show))"),
+];
 
 /// The path, the content type and the body of each response; for HTML, the content of `<body>`.
 /// `CANARY` and `OTHER` stand for the addresses of the canary and of another site.

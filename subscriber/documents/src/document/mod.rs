@@ -243,15 +243,16 @@ fn sniff(head: &[u8], content_type: Option<&str>) -> DocumentKind {
     if head.starts_with(&[0x1f, 0x8b]) {
         return DocumentKind::Sitemap;
     }
-    // Of UTF-16, only the ASCII characters are compared.
+    // Of UTF-16, only the ASCII characters are compared. PHP escapes slashes in JSON.
     let text: Vec<u8> = head
         .iter()
-        .filter(|byte| byte.is_ascii() && **byte != 0)
+        .filter(|byte| byte.is_ascii() && !matches!(**byte, 0 | b'\\'))
         .map(u8::to_ascii_lowercase)
         .collect();
     let text = text.trim_ascii_start();
     let has = |word: &str| memchr::memmem::find(text, word.as_bytes()).is_some();
     let is_declared_page = content_type.is_some_and(is_html);
+    let is_declared_feed = content_type.is_some_and(|kind| kind.contains("feed+json"));
     let is_list = (text.starts_with(b"http://") || text.starts_with(b"https://"))
         && !(is_declared_page && has("<"));
     let roots =
@@ -263,7 +264,7 @@ fn sniff(head: &[u8], content_type: Option<&str>) -> DocumentKind {
     };
     if is_list || is_markup && has_root() {
         DocumentKind::Sitemap
-    } else if text.starts_with(b"{") && has("jsonfeed.org/version/") {
+    } else if text.starts_with(b"{") && (is_declared_feed || has("jsonfeed.org/version/")) {
         DocumentKind::JsonFeed
     } else if content_type.is_none_or(is_html) {
         // A document without a type counts as a page, as in wget.

@@ -32,6 +32,8 @@ fn the_kind_of_a_document_is_recognised() {
     let rdf = "<rdf:RDF xmlns:rdf='http://www.w3.org/1999/02/22-rdf-syntax-ns#'><item><link>1</link></item></rdf:RDF>";
     let atom = "<feed xmlns='http://www.w3.org/2005/Atom'><entry><link href='1'/></entry></feed>";
     let json = r#"{"version":"https://jsonfeed.org/version/1.1","items":[{"id":"1","url":"1"}]}"#;
+    let php = json.replace('/', "\\/");
+    let late = format!("{{{}{}", " ".repeat(DOCUMENT_SNIFF_BYTES), &json[1..]);
     let list = "http://a.example/x/1\n";
     let table: &[(Option<&str>, &str)] = &[
         (Some("text/html; charset=utf-8"), page),
@@ -54,6 +56,8 @@ fn the_kind_of_a_document_is_recognised() {
         (Some("application/atom+xml"), atom),
         (Some("application/json"), json),
         (Some("application/feed+json"), json),
+        (Some("application/json"), &*php),
+        (Some("application/feed+json; charset=utf-8"), &*late),
         (Some("text/plain"), list),
         (None, list),
         (Some("text/html"), sitemap),

@@ -41,12 +41,12 @@ pub const ITEM: &str = "item";
 
 /// The event of a new item of this feed; `None` if the item has no valid link.
 pub fn item_event(feed: &CanonicalUrl<'_>, item: &NewItem) -> Option<String> {
-    let NewItem { id, link, fingerprint: print } = item;
+    let NewItem { id, link, fingerprint } = item;
     let link = CanonicalUrl::parse(link.as_deref()?).ok()?;
     let mut event = link.as_str().to_owned();
     push_attribute(&mut event, ITEM, &encode_item_id(id));
     push_attribute(&mut event, "source", feed.as_str());
-    push_attribute(&mut event, "id", &short_hash(&format!("{} {print}", feed.as_str())));
+    push_attribute(&mut event, "id", &short_hash(&format!("{} {fingerprint}", feed.as_str())));
     Some(event)
 }
 

@@ -348,11 +348,10 @@ impl FeedElements {
             self.end_capture();
         }
         while self.open_elements.len() > depth {
-            let Some(OpenElement { role, declarations: declared, .. }) = self.open_elements.pop()
-            else {
+            let Some(OpenElement { role, declarations, .. }) = self.open_elements.pop() else {
                 return;
             };
-            self.namespaces.leave(declared);
+            self.namespaces.leave(declarations);
             if role == ElementRole::Entry {
                 self.end_entry();
             }

@@ -53,7 +53,9 @@ enum MarkupState {
     Cdata,
     /// Until `-->`.
     Comment,
-    /// `<?..>`, or `<!..>` outside of brackets.
+    /// `<?..>`
+    Instruction,
+    /// `<!..>` outside of brackets.
     Declaration,
     /// Inside the brackets of a `<!DOCTYPE>`.
     Subset,
@@ -180,6 +182,7 @@ impl MarkupReader {
             },
             MarkupState::Cdata => self.until("]]>", text, last, Some(each)),
             MarkupState::Comment => self.until("-->", text, last, None),
+            MarkupState::Instruction => self.until(">", text, last, None),
             MarkupState::Declaration => match memchr::memchr2(b'>', b'[', text.as_bytes()) {
                 Some(at) => {
                     let bracket = text.as_bytes()[at] == b'[';
@@ -221,7 +224,7 @@ impl MarkupReader {
                 2
             }
             Some('?') => {
-                self.state = MarkupState::Declaration;
+                self.state = MarkupState::Instruction;
                 2
             }
             Some('/') => self.tag(text, last, each),

@@ -62,6 +62,7 @@ fn malformed_markup_is_read_as_it_was_meant() {
         ("a<", &["a<"]),
         ("<![CDATA[x", &["x"]),
         ("<!-- x", &[]),
+        ("<?style title='['?><a>", &["<a>"]),
         ("<![CDATA[a]]b]]]>c", &["a]]b]c"]),
     ];
     for (text, expected) in table {

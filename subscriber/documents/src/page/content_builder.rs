@@ -265,7 +265,9 @@ impl ContentBuilder {
     /// Handles a start tag in foreign content.
     pub(super) fn foreign_tag(&mut self, tag: &HtmlTag<'_>) {
         if tag.name == A {
-            self.link(tag, "href");
+            // Most programs that draw write the name of SVG 1.1.
+            let name = tag.value("href").map_or("xlink:href", |_| "href");
+            self.link(tag, name);
         }
     }
 

@@ -23,8 +23,6 @@ mod signs;
 mod tag;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod timing;
 mod values;
 mod visible_digest;
 mod word_fingerprint;

@@ -313,32 +313,30 @@ impl SitemapElements {
     }
 
     fn open(&mut self, tag: MarkupTag<'_>, found: &mut EntryOutput, each: EntrySink<'_>) {
-        match local_name(tag.name) {
-            name if name.eq_ignore_ascii_case("url") || name.eq_ignore_ascii_case("sitemap") => {
-                self.end_entry(found, each);
-                let prefix = name_prefix(tag.name);
-                self.entry = (prefix.len() < LINK_BYTES_MAX).then(|| prefix.to_owned());
-            }
-            name => {
-                // Images and videos have locations of their own, with another prefix.
-                let is_ours = self.entry.as_deref() == Some(name_prefix(tag.name));
-                let field = match name.to_ascii_lowercase().as_str() {
-                    "loc" if is_ours => SitemapField::Location,
-                    "lastmod" if is_ours => SitemapField::Lastmod,
-                    _ => return,
-                };
-                self.end_capture();
-                self.capture = Some((field, String::new()));
-            }
+        let prefix = name_prefix(tag.name);
+        // Images and videos have elements of their own, with another prefix.
+        if self.entry.as_deref().is_some_and(|entry| entry != prefix) {
+            return;
         }
+        let field = match local_name(tag.name).to_ascii_lowercase().as_str() {
+            "url" | "sitemap" => {
+                self.end_entry(found, each);
+                self.entry = (prefix.len() < LINK_BYTES_MAX).then(|| prefix.to_owned());
+                return;
+            }
+            "loc" if self.entry.is_some() => SitemapField::Location,
+            "lastmod" if self.entry.is_some() => SitemapField::Lastmod,
+            _ => return,
+        };
+        self.end_capture();
+        self.capture = Some((field, String::new()));
     }
 
     fn close(&mut self, name: &str, found: &mut EntryOutput, each: EntrySink<'_>) {
+        let is_ours = self.entry.as_deref() == Some(name_prefix(name));
         match local_name(name).to_ascii_lowercase().as_str() {
-            "loc" | "lastmod" if self.entry.as_deref() == Some(name_prefix(name)) => {
-                self.end_capture();
-            }
-            "url" | "sitemap" | "urlset" | "sitemapindex" => self.end_entry(found, each),
+            "loc" | "lastmod" if is_ours => self.end_capture(),
+            "url" | "sitemap" | "urlset" | "sitemapindex" if is_ours => self.end_entry(found, each),
             _ => {}
         }
     }

@@ -90,6 +90,7 @@ fn malformed_sitemaps_are_read_as_they_were_meant() {
             &["http://a.example/1", "http://a.example/2"],
         ),
         ("<urlset><url><loc>http://a.example/1</loc>", &["http://a.example/1"]),
+        ("<urlset><url><i:url/><loc>http://a.example/1</loc></urlset>", &["http://a.example/1"]),
         // It is unknown how the URL continues.
         ("<urlset><url><loc>http://a.example/1", &[]),
         (

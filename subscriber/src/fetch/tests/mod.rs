@@ -4,7 +4,6 @@ mod limits;
 mod manners;
 mod reuse;
 mod secure;
-mod speed;
 
 use std::future::poll_fn;
 use std::net::Ipv4Addr;

@@ -74,7 +74,7 @@ fn a_page_that_a_program_refuses_has_no_earlier_record() {
         extraction_mode: None,
         exec_variables: &[],
         bodies: false,
-        figures: Arc::default(),
+        metrics: Arc::default(),
     };
     let (sinks, _) = Sinks::open(&sinks, &context).unwrap();
     let runtime = Builder::new_current_thread().build().unwrap();

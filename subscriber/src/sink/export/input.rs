@@ -7,20 +7,17 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 use tidings_database::ReadOnlyDatabase;
-use tidings_database::schema_version::version;
+use tidings_database::schema_version::check_version;
 
 use super::ExportError;
 use crate::sink::export::EXPORT_STEP_RECORDS;
 use crate::sink::row::PageRow;
-use crate::sink::sqlite::{BODIES, VERSION};
+use crate::sink::sqlite::VERSION;
 use crate::sink::{JSONL_CHUNK_BYTES, JSONL_LINE_BYTES_MAX, STORE_BUSY_TIMEOUT};
 
 /// .. and bytes of their lists, which are nearly all of a record: what it holds of a file at a
 /// time.
 const EXPORT_STEP_BYTES: usize = 8 * 1024 * 1024;
-
-/// The oldest version with all columns that are read.
-const OLDEST: i64 = 3;
 
 /// The first bytes of every `SQLite` database.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -101,19 +98,13 @@ fn open_database(path: &Path) -> Result<ReadOnlyDatabase, ExportError> {
     let reading = ReadOnlyDatabase::open(path).map_err(failed)?;
     let connection = &reading.connection;
     connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(failed)?;
-    // Columns that every version has.
     let ours = "SELECT count(*) = 3 FROM pragma_table_info('pages')
         WHERE name IN ('task', 'fetched_at', 'link_urls')";
     let is_ours: bool = connection.query_row(ours, [], |row| row.get(0)).map_err(failed)?;
-    let reason = match version(connection).map_err(failed)? {
+    let reason = match check_version(connection, VERSION) {
         _ if !is_ours => " is a database, but has no pages of a crawler".to_owned(),
-        OLDEST..=VERSION => return Ok(reading),
-        found @ ..OLDEST => format!(
-            " has schema version {found}; start a crawler with it, which migrates it to version {VERSION}"
-        ),
-        found => format!(
-            " has schema version {found}, but this version knows up to {VERSION}; use the newer Tidings that wrote it"
-        ),
+        Ok(()) => return Ok(reading),
+        Err(error) => format!(": {error}"),
     };
     Err(ExportError::Read { path: path.to_owned(), reason })
 }
@@ -163,12 +154,9 @@ fn some_rows(
     Ok((records, last))
 }
 
-/// The next bodies after `last`, and the id of the last one. None in files of older versions.
+/// The next bodies after `last`, and the id of the last one.
 fn some_bodies(connection: &Connection, mut last: i64) -> rusqlite::Result<(Vec<BodyRow>, i64)> {
     let mut bodies = Vec::new();
-    if version(connection)? < BODIES.since {
-        return Ok((bodies, last));
-    }
     let mut statement = connection.prepare_cached(SELECT_BODIES)?;
     let mut rows = statement.query([last])?;
     let mut bytes = 0;

@@ -13,7 +13,7 @@ use super::{ExportError, ExportTarget};
 use crate::sink::JSONL_CHUNK_BYTES;
 use crate::sink::export::EXPORT_CACHE_BYTES;
 use crate::sink::row::PageRow;
-use crate::sink::sqlite::{CREATE, CREATE_BODIES, PAGE_BYTES, UPSERT, VERSION};
+use crate::sink::sqlite::{CREATE, PAGE_BYTES, UPSERT, VERSION};
 
 const INSERT_BODY: &str = "
     INSERT INTO bodies (hash, encoding, bytes, body, digest) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -101,7 +101,6 @@ fn create(path: &Path) -> rusqlite::Result<Connection> {
     digest::register(&connection)?;
     connection.execute_batch("BEGIN")?;
     connection.execute_batch(CREATE)?;
-    connection.execute_batch(CREATE_BODIES)?;
     Ok(connection)
 }
 

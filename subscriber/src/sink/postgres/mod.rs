@@ -7,9 +7,8 @@
 //!
 //! # Schema
 //!
-//! See `MIGRATIONS`; the table `tidings_schema` lists those that were applied. To change the
-//! schema: add a migration. Tables of a newer version are refused, never changed. `search_path`
-//! decides where the tables are.
+//! See `CREATE`; the table `tidings_schema` has its version. Tables of another version are refused,
+//! never changed. `search_path` decides where the tables are.
 
 #![expect(
     clippy::disallowed_methods,
@@ -51,9 +50,10 @@ const POSTGRES_KEEPALIVE: Duration = Duration::from_secs(10);
 /// Unanswered keepalive probes in a row after which the machine counts as lost.
 const POSTGRES_KEEPALIVE_TRIES: u32 = 3;
 
-/// Each migrates from the version before, beginning with an empty database.
-const MIGRATIONS: [&str; 4] = [
-    "
+/// The version of the schema.
+const VERSION: i32 = 1;
+
+const CREATE: &str = "
     CREATE TABLE pages (
         page text PRIMARY KEY,           -- group.since.entry; every attempt at it is this row
         url text NOT NULL,
@@ -79,10 +79,13 @@ const MIGRATIONS: [&str; 4] = [
         task text NOT NULL,              -- group:run.entry, as in the broker's answers
         attempt bigint NOT NULL,         -- the highest attempt wins
         links jsonb NOT NULL,            -- an array of URLs, in the order of the page
-        nofollow jsonb                   -- an array: positions among the links, from 0
+        nofollow jsonb,                  -- an array: positions among the links, from 0
+        rendered_hash text,              -- BLAKE3 of the rendered HTML, hexadecimal; also a key of bodies
+        render jsonb,                    -- what a browser made of the page; NULL if none was asked
+        item text,                       -- of the event that announced the page
+        source text                      -- of that event
     );
-    CREATE INDEX pages_by_job ON pages (job, pass)",
-    "
+    CREATE INDEX pages_by_job ON pages (job, pass);
     CREATE TABLE bodies (
         hash text PRIMARY KEY,           -- as in pages: BLAKE3 of the decoded body, hexadecimal
         encoding text NOT NULL,          -- of the column body: gzip
@@ -90,16 +93,7 @@ const MIGRATIONS: [&str; 4] = [
         body bytea NOT NULL
     );
     -- They are compressed already.
-    ALTER TABLE bodies ALTER COLUMN body SET STORAGE EXTERNAL",
-    "
-    ALTER TABLE pages
-        ADD COLUMN rendered_hash text,   -- BLAKE3 of the rendered HTML, hexadecimal; also a key of bodies
-        ADD COLUMN render jsonb          -- what a browser made of the page; NULL if none was asked",
-    "
-    ALTER TABLE pages
-        ADD COLUMN item text,            -- of the event that announced the page
-        ADD COLUMN source text           -- of that event",
-];
+    ALTER TABLE bodies ALTER COLUMN body SET STORAGE EXTERNAL";
 
 /// The key of the lock under which one process at a time changes the schema. An arbitrary number.
 const LOCK: i64 = 0x0074_6964_696e_6773;
@@ -132,7 +126,7 @@ const INSERT_BODY: &str = "
     INSERT INTO bodies (hash, encoding, bytes, body) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING";
 
 const BODIES_CREATED: &str = "
-    SELECT (extract(epoch FROM applied_at) * 1000000)::bigint FROM tidings_schema WHERE version = 2";
+    SELECT (extract(epoch FROM applied_at) * 1000000)::bigint FROM tidings_schema";
 
 /// The server's address and the login.
 #[derive(Clone, Debug)]
@@ -232,7 +226,7 @@ struct Connected {
 type BoxError = Box<dyn Error + Send + Sync>;
 
 impl Postgres {
-    /// Connects, and migrates the schema.
+    /// Connects, and creates the tables.
     pub(super) fn open(config: &PostgresConfig, bodies: BodyCompressor) -> Result<Self, OpenError> {
         Self::open_within(config, bodies, POSTGRES_BATCH_TIMEOUT)
     }
@@ -369,12 +363,12 @@ async fn connect(config: &PostgresConfig) -> Result<Connected, BoxError> {
     let timeout = POSTGRES_STATEMENT_TIMEOUT.as_millis();
     client.batch_execute(&format!("SET statement_timeout = {timeout}")).await?;
     let mut transaction = client.transaction().await?;
-    migrate(&mut transaction).await?;
+    create_tables(&mut transaction).await?;
     transaction.commit().await?;
     Ok(Connected { client, serving })
 }
 
-async fn migrate(transaction: &mut Transaction<'_>) -> Result<(), BoxError> {
+async fn create_tables(transaction: &mut Transaction<'_>) -> Result<(), BoxError> {
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await?;
     transaction
         .batch_execute(
@@ -382,22 +376,21 @@ async fn migrate(transaction: &mut Transaction<'_>) -> Result<(), BoxError> {
                 version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT now())",
         )
         .await?;
-    let found = "SELECT coalesce(max(version), 0) FROM tidings_schema";
-    let found: i32 = transaction.query_one(found, &[]).await?.get(0);
-    let known = i32::try_from(MIGRATIONS.len())?;
-    if found > known {
-        return Err(format!(
-            "its tables have schema version {found}, but this version knows up to {known}; use the newer Tidings that \
-             made them, or another database"
+    let found = transaction.query_one("SELECT max(version) FROM tidings_schema", &[]).await?;
+    match found.get::<_, Option<i32>>(0) {
+        Some(VERSION) => Ok(()),
+        Some(found) => Err(format!(
+            "its tables have schema version {found}, but this Tidings uses {VERSION}; use the one that made them, or \
+             another database"
         )
-        .into());
+        .into()),
+        None => {
+            transaction.batch_execute(CREATE).await?;
+            let insert = "INSERT INTO tidings_schema (version) VALUES ($1)";
+            transaction.execute(insert, &[&VERSION]).await?;
+            Ok(())
+        }
     }
-    for (version, migration) in (1..).zip(MIGRATIONS).skip(usize::try_from(found)?) {
-        transaction.batch_execute(migration).await?;
-        let insert = "INSERT INTO tidings_schema (version) VALUES ($1)";
-        transaction.execute(insert, &[&version]).await?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -96,7 +96,10 @@ impl LastRecordReader {
         path: &Path,
         reading: Option<String>,
     ) -> Result<(Self, thread::JoinHandle<()>), OpenError> {
-        let sqlite = |source| OpenError::Sqlite { path: path.to_owned(), source };
+        let sqlite = |source: rusqlite::Error| OpenError::Database {
+            path: path.to_owned(),
+            source: source.into(),
+        };
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
         connection.busy_timeout(STORE_BUSY_TIMEOUT).map_err(sqlite)?;

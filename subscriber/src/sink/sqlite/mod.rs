@@ -5,20 +5,8 @@
 //!
 //! # Schema
 //!
-//! See `CREATE`. The version is `PRAGMA user_version`. To change it: raise `VERSION`, add the
-//! migration from the version before to `prepare`, and a test with an old file. A file of a newer
-//! version is refused, never changed.
-//!
-//! | version | |
-//! |---|---|
-//! | 1 | the key of a row was its `task`, which another run of the broker numbers again from 1 |
-//! | 2 | the key of a row is its `page`; validators, and an index by URL |
-//! | 3 | the settings under which links were extracted |
-//! | 4 | a digest of each row, see [`tidings_database::digest`] |
-//! | 5 | the table `bodies` |
-//! | 6 | the result of rendering a page: `rendered_hash` and `render` |
-//! | 7 | `item` and `source`; all fetched pages are in the index by URL |
-//! | 8 | `original`: where the body of a page is; `text_hash` |
+//! See `CREATE`. The version is `PRAGMA user_version`. A file of another version is refused, never
+//! changed.
 //!
 //! `render` is an object with [these fields](super::rendered), NULL if rendering was not tried.
 
@@ -31,10 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 
-use rusqlite::functions::FunctionFlags;
-use rusqlite::{Connection, Transaction, TransactionBehavior, params};
-use tidings_database::digest::{self, AddedColumns, Schema, Table};
-use tidings_database::schema_version::{self, SchemaError};
+use rusqlite::{Connection, TransactionBehavior, params};
+use tidings_database::digest::{Schema, Table, digest_of};
+use tidings_database::schema_version;
 use xxhash_rust::xxh3::xxh3_64;
 
 pub(super) use self::last_record::LastRecordReader;
@@ -51,60 +38,17 @@ use crate::sink::STORE_BUSY_TIMEOUT;
 const STORE_WAL_BYTES: u32 = 16 * 1024 * 1024;
 
 /// The version of the schema.
-pub const VERSION: i64 = 8;
+pub const VERSION: i64 = 1;
 
-/// The tables with digests.
-pub const SCHEMA: Schema = Schema { file: "pages.db", newest: VERSION, tables: &[PAGES, BODIES] };
-
-/// The columns, and the added ones, in the order of `UPSERT`.
-const PAGES: Table = Table {
-    name: "pages",
-    key: "rowid",
-    since: 4,
-    columns: &[
-        "page",
-        "task",
-        "url",
-        "status",
-        "content_type",
-        "bytes",
-        "hash",
-        "title",
-        "fetched_at",
-        "duration_ms",
-        "job",
-        "pass",
-        "depth",
-        "attempt",
-        "outcome",
-        "reason",
-        "error",
-        "redirect",
-        "canonical",
-        "noindex",
-        "etag",
-        "last_modified",
-        "remote",
-        "url_print",
-        "links",
-        "link_urls",
-        "nofollow",
-        "reading",
+/// The schema, with the digest of each row.
+pub const SCHEMA: Schema = Schema {
+    file: "pages.db",
+    version: VERSION,
+    create: CREATE,
+    tables: &[
+        Table { name: "pages", key: "rowid", also: &[] },
+        Table { name: "bodies", key: "rowid", also: &[] },
     ],
-    added: &[
-        AddedColumns { since: 6, names: &["rendered_hash", "render"] },
-        AddedColumns { since: 7, names: &["item", "source"] },
-        AddedColumns { since: 8, names: &["original", "text_hash"] },
-    ],
-};
-
-/// The columns in the order of `INSERT_BODY`.
-pub(super) const BODIES: Table = Table {
-    name: "bodies",
-    key: "rowid",
-    since: 5,
-    columns: &["hash", "encoding", "bytes", "body"],
-    added: &[],
 };
 
 /// Rows of 2 to 4 KiB fit badly into `SQLite`'s default of 4 KiB; with more than this, each index
@@ -150,9 +94,7 @@ pub(super) const CREATE: &str = "
         text_hash TEXT,                 -- BLAKE3 of what a reader sees, hexadecimal
         digest INTEGER                  -- of the values, see `digest`; a program that changes a row sets it to NULL
     ) STRICT;
-    CREATE INDEX pages_by_url ON pages (url_print) WHERE outcome = 'done'";
-
-pub(super) const CREATE_BODIES: &str = "
+    CREATE INDEX pages_by_url ON pages (url_print) WHERE outcome = 'done';
     CREATE TABLE bodies (
         hash TEXT NOT NULL PRIMARY KEY, -- as hash or rendered_hash in pages: BLAKE3, hexadecimal
         encoding TEXT NOT NULL,         -- of the column body: gzip
@@ -166,13 +108,13 @@ const INSERT_BODY: &str = "
     INSERT INTO bodies (hash, encoding, bytes, body, digest)
     VALUES (?1, ?2, ?3, ?4, row_digest(?1, ?2, ?3, ?4)) ON CONFLICT DO NOTHING";
 
-/// Stores a row with the columns of `PAGES`, and the added ones, as parameters. A later attempt is
-/// never replaced by an earlier one.
+/// Stores a row with its columns as parameters. A later attempt is never replaced by an earlier one.
 pub(super) static UPSERT: LazyLock<String> = LazyLock::new(|| {
-    let columns: Vec<_> = PAGES.newest_columns().collect();
-    let values: Vec<_> = (1..=columns.len()).map(|number| format!("?{number}")).collect();
-    let digest = PAGES.digest_of(&values);
-    let (names, values) = (columns.join(", "), values.join(", "));
+    let columns = PageRow::COLUMNS;
+    let parameters =
+        |columns: &[&str]| columns.iter().map(|column| format!(":{column}")).collect::<Vec<_>>();
+    let digest = digest_of(&parameters(&SCHEMA.columns("pages")));
+    let (names, values) = (columns.join(", "), parameters(columns).join(", "));
     let updates = columns.iter().filter(|column| **column != "page");
     let updates: Vec<_> = updates.map(|column| format!("{column} = excluded.{column}")).collect();
     let updates = updates.join(", ");
@@ -182,37 +124,6 @@ pub(super) static UPSERT: LazyLock<String> = LazyLock::new(|| {
         WHERE (excluded.attempt, excluded.fetched_at) >= (pages.attempt, pages.fetched_at)"
     )
 });
-
-/// A `task` was `group:run.entry`; its run is the best substitute for the group's `since`.
-const FROM_V1: &str = "
-    INSERT INTO pages (page, task, url, status, content_type, bytes, hash, title, fetched_at,
-        duration_ms, job, pass, depth, attempt, outcome, error, noindex, url_print, links, link_urls)
-    SELECT replace(task, ':', '.'), task, url, status, content_type, bytes, hash, title, fetched_at,
-        duration_ms, job, pass, depth, attempt, outcome, error, 0, url_print(url), links, link_urls
-    FROM pages_v1 ORDER BY rowid;
-    DROP TABLE pages_v1";
-
-const FROM_V2: &str = "ALTER TABLE pages ADD COLUMN reading TEXT";
-
-const FROM_V3: &str = "ALTER TABLE pages ADD COLUMN digest INTEGER";
-
-const FROM_V5: &str = "
-    ALTER TABLE pages ADD COLUMN rendered_hash TEXT;
-    ALTER TABLE pages ADD COLUMN render TEXT";
-
-const FROM_V6: &str = "
-    ALTER TABLE pages ADD COLUMN item TEXT;
-    ALTER TABLE pages ADD COLUMN source TEXT;
-    DROP INDEX IF EXISTS pages_by_url;
-    CREATE INDEX pages_by_url ON pages (url_print) WHERE outcome = 'done'";
-
-const FROM_V7: &str = "
-    ALTER TABLE pages ADD COLUMN original TEXT;
-    ALTER TABLE pages ADD COLUMN text_hash TEXT";
-
-/// The newest version that each of these migrates.
-const MIGRATIONS: [(i64, &str); 5] =
-    [(2, FROM_V2), (3, FROM_V3), (5, FROM_V5), (6, FROM_V6), (7, FROM_V7)];
 
 /// An open database.
 #[derive(Debug)]
@@ -227,8 +138,8 @@ pub(super) struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens a database, creates it if it is missing, and migrates an old one. `reading`: the
-    /// extraction settings of the pages to store and to look up.
+    /// Opens a database, and creates it if it is missing. `reading`: the extraction settings of the
+    /// pages to store and to look up.
     pub(super) fn open(
         path: &Path,
         reading: Option<String>,
@@ -297,48 +208,17 @@ impl Sink for Sqlite {
 }
 
 fn prepare(path: &Path) -> Result<Connection, OpenError> {
-    schema_version::open(path, STORE_BUSY_TIMEOUT, VERSION, set_up, |transaction, found| {
-        if found > 0 {
-            tracing::info!("{}: migrating to schema version {VERSION}", path.display());
-        }
-        match found {
-            0 => transaction.execute_batch(CREATE)?,
-            1 => migrate_v1(transaction)?,
-            _ => {
-                for (_, migration) in MIGRATIONS.iter().filter(|(newest, _)| found <= *newest) {
-                    transaction.execute_batch(migration)?;
-                }
-            }
-        }
-        if found < BODIES.since { transaction.execute_batch(CREATE_BODIES) } else { Ok(()) }
-    })
-    .map_err(|error| match error {
-        SchemaError::Sqlite(source) => OpenError::Sqlite { path: path.to_owned(), source },
-        SchemaError::Newer { found, .. } => OpenError::Newer { path: path.to_owned(), found },
-    })
+    schema_version::open(path, &SCHEMA, STORE_BUSY_TIMEOUT, set_up, |_| Ok(()))
+        .map_err(|source| OpenError::Database { path: path.to_owned(), source })
 }
 
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     // Only possible for a new file.
     connection.pragma_update(None, "page_size", PAGE_BYTES)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     let page_bytes: u32 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
     connection.pragma_update(None, "wal_autocheckpoint", STORE_WAL_BYTES / page_bytes)?;
-    connection.pragma_update(None, "journal_size_limit", STORE_WAL_BYTES)?;
-    let pure = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
-    connection.create_scalar_function("url_print", 1, pure, |arguments| {
-        Ok(url_fingerprint(arguments.get_raw(0).as_str()?))
-    })?;
-    digest::register(connection)?;
-    // A user's views of the table must keep the old name when it is renamed.
-    connection.pragma_update(None, "legacy_alter_table", true)
-}
-
-fn migrate_v1(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-    transaction.execute_batch("ALTER TABLE pages RENAME TO pages_v1")?;
-    transaction.execute_batch(CREATE)?;
-    transaction.execute_batch(FROM_V1)
+    connection.pragma_update(None, "journal_size_limit", STORE_WAL_BYTES)
 }
 
 /// Half of the fingerprint is that of the host, so that the pages of a host are together in the

@@ -42,7 +42,7 @@ pub fn newest_result(path: &Path, url: &str) -> Result<Option<StoredResult>, Ope
         }
         found
     };
-    read().map_err(|source| OpenError::Sqlite { path: path.to_owned(), source })
+    read().map_err(|source| OpenError::Database { path: path.to_owned(), source: source.into() })
 }
 
 fn query(reading: &ReadOnlyDatabase, url: &str) -> rusqlite::Result<Option<StoredResult>> {

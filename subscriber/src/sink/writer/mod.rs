@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{OpenError, Sink, StoreError};
-use crate::figures::CrawlerFigures;
+use crate::metrics::CrawlerMetrics;
 use crate::report::{PageId, PageRecord};
 use crate::store_error::{STORE_RETRY, TroubleReporter};
 
@@ -47,7 +47,7 @@ struct SinkThread {
     requests: mpsc::Receiver<StoreRequest>,
     settled: Option<Arc<Mutex<Vec<PageId>>>>,
     place: TroubleReporter,
-    figures: Arc<CrawlerFigures>,
+    metrics: Arc<CrawlerMetrics>,
 }
 
 /// The error after a panic of the thread.
@@ -59,13 +59,13 @@ impl SinkWriter {
     pub(super) fn start(
         mut sink: Box<dyn Sink>,
         place: TroubleReporter,
-        figures: Arc<CrawlerFigures>,
+        metrics: Arc<CrawlerMetrics>,
     ) -> Result<(Self, oneshot::Receiver<()>), OpenError> {
         let (queue, requests) = mpsc::channel(STORE_QUEUE_MAX);
         let (closed, closing) = oneshot::channel();
         let settled = sink.ledger().map(|_| Arc::default());
         let name = sink.name();
-        let thread = SinkThread { sink, requests, settled: settled.clone(), place, figures };
+        let thread = SinkThread { sink, requests, settled: settled.clone(), place, metrics };
         let started = thread::Builder::new().name("sink".to_owned()).spawn(move || {
             thread.run();
             // The receiver may be gone.
@@ -169,7 +169,7 @@ impl SinkThread {
                 requests.iter().map(|request| Arc::clone(&request.record)).collect();
             let began = Instant::now();
             let result = self.sink.write(&batch);
-            self.figures.sink_times().observe(began.elapsed());
+            self.metrics.sink_times().observe(began.elapsed());
             // On shutdown all callers have gone.
             if self.requests.is_closed() {
                 return result;

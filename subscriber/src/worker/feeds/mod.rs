@@ -37,9 +37,9 @@ const FEED_PUBLISHES_MAX: usize = 64;
 /// The attribute that makes a URL a watched feed, and the kind of its state in `crawler.db`.
 const FEED_ATTRIBUTE: &str = "feed";
 
-/// The attribute of a schedule that was moved from a page to the feed which the page names. The
-/// target may be a page again; without this mark two pages that name each other would be fetched in
-/// turn without a pause.
+/// The attribute of a schedule that was moved from a page to the feed which the page names, with the
+/// URL of the page. The target may be a page again; without this mark two pages that name each other
+/// would be fetched in turn without a pause.
 const NAMED_ATTRIBUTE: &str = "named";
 
 /// Attributes that are not copied to the new schedule: the broker's own, and those that are set
@@ -159,8 +159,9 @@ pub(super) enum FeedTaskOutcome {
     Elsewhere,
     /// The check failed.
     Failed,
-    /// There is neither a feed nor a hub; the next check is due after this time.
-    Nothing { next: Duration },
+    /// There is neither a feed nor a hub; the next check is due after this time, if the URL has a
+    /// schedule.
+    Nothing { next: Option<Duration> },
 }
 
 /// The document that was checked.
@@ -359,7 +360,7 @@ impl<'a> FeedCheck<'a> {
         if self.watched.failures() == 1 {
             tracing::warn!(url = %self.url, "{NO_FEED}: {NO_FEED_ADVICE}");
         }
-        FeedTaskOutcome::Nothing { next }
+        FeedTaskOutcome::Nothing { next: self.every.is_some().then_some(next) }
     }
 
     /// Announces the items that have a link, in order.
@@ -455,16 +456,18 @@ impl<'a> FeedCheck<'a> {
         // Without a schedule there is nothing to move.
         let Some(every) = &self.every else { return Ok(()) };
         let mut event = self.new_schedule(&feed, every);
-        push_attribute(&mut event, NAMED_ATTRIBUTE, "yes");
+        push_attribute(&mut event, NAMED_ATTRIBUTE, self.scheduled.as_str());
         event::push_hubs(&mut event, hubs);
         broker.publish(SCHEDULE_TOPIC, event).await?;
         broker.publish(SCHEDULE_TOPIC, self.schedule_event(every, "0")).await
     }
 
-    /// An event that schedules another URL, with the attributes of this schedule.
+    /// An event that schedules another URL, with the attributes of this schedule, unless it is
+    /// scheduled already.
     fn new_schedule(&self, url: &CanonicalUrl<'_>, every: &str) -> String {
         let mut event = url.as_str().to_owned();
         push_attribute(&mut event, "every", every);
+        push_attribute(&mut event, "was", "0");
         push_attribute(&mut event, FEED_ATTRIBUTE, &self.feed);
         event.push_str(&self.carried);
         event

@@ -158,7 +158,7 @@ async fn a_page_leads_to_its_feed_unless_it_was_a_feed_before() {
     let named = naming("http://a.example/feed.xml");
     let answer = || page_with(&page, &named);
     assert_eq!(fake.look(TASK, answer()).await, Ok(FeedTaskOutcome::Elsewhere));
-    let schedule = "new-url http://a.example/feed.xml every=1h feed=10m-1d prio=5 named=yes";
+    let schedule = "new-url http://a.example/feed.xml every=1h was=0 feed=10m-1d prio=5 named=http://a.example/f";
     let end = "new-url http://a.example/f every=0 was=1h feed=10m-1d";
     assert_eq!(fake.take(), [schedule, end]);
     let daily = TASK.replace("every=1h", "every=06:00");
@@ -196,7 +196,7 @@ async fn a_named_page_is_not_followed_further() {
     let task = published.strip_prefix("new-url ").unwrap();
     let named = naming("http://a.example/g");
     let answer = || page_with(&page, &named);
-    let hours = |hours| FeedTaskOutcome::Nothing { next: Duration::from_hours(hours) };
+    let hours = |hours| FeedTaskOutcome::Nothing { next: Some(Duration::from_hours(hours)) };
     assert_eq!(fake.look(task, answer()).await, Ok(hours(2)));
     assert_eq!(fake.take()[1], "new-url http://a.example/f every=2h was=1h feed=10m-1d");
     // The schedule keeps its other attributes.
@@ -232,7 +232,8 @@ async fn a_moved_feed_keeps_the_schedule_of_its_old_url() {
     let answer = page_with(&page, &named);
     let task = format!("http://a.example/ {moved}");
     assert_eq!(fake.look(&task, answer).await, Ok(FeedTaskOutcome::Elsewhere));
-    let begin = "new-url http://a.example/feed.xml every=1h feed=10m-1d named=yes";
+    let begin =
+        "new-url http://a.example/feed.xml every=1h was=0 feed=10m-1d named=http://a.example/old";
     let end = "new-url http://a.example/old every=0 was=1h feed=10m-1d";
     assert_eq!(fake.take(), [begin, end]);
 }
@@ -273,7 +274,7 @@ async fn a_permanent_redirect_moves_the_schedule_when_a_feed_was_read_there() {
             assert!(!moved.iter().any(|event| event.contains(" every=0 ")), "{moved:?}");
             continue;
         };
-        let new = format!("new-url {place} every=90m feed=10m-1d prio=5 after=90m");
+        let new = format!("new-url {place} every=90m was=0 feed=10m-1d prio=5 after=90m");
         assert_eq!(moved, [new, "new-url http://a.example/f every=0 was=1h feed=10m-1d".into()]);
     }
 }
@@ -446,7 +447,7 @@ async fn the_versions_of_a_page_with_a_hub_and_no_feed_are_announced() {
 #[tokio::test]
 async fn a_page_without_a_feed_or_a_hub_fails_unless_it_had_one_before() {
     let page = html("x");
-    let hours = |hours| Ok(FeedTaskOutcome::Nothing { next: Duration::from_hours(hours) });
+    let hours = |hours| Ok(FeedTaskOutcome::Nothing { next: Some(Duration::from_hours(hours)) });
     let fake = Fake::default();
     assert_eq!(fake.look(TASK, page_with(&page, &NOTHING)).await, hours(2));
     let task = TASK.replace("=1h", "=2h");
@@ -467,7 +468,9 @@ async fn a_page_passes_its_hub_to_the_feed_that_it_names() {
     named.hubs.extend(["https://hub.example/".into(), "https://b.example/".into()]);
     fake.look(TASK, page_with(&page, &named)).await.unwrap();
     assert!(
-        fake.take()[0].ends_with(" named=yes hub=https://hub.example/ hub-2=https://b.example/")
+        fake.take()[0].ends_with(
+            " named=http://a.example/f hub=https://hub.example/ hub-2=https://b.example/"
+        )
     );
 }
 

@@ -214,3 +214,30 @@ async fn a_feed_is_checked_only_if_its_state_can_be_loaded_and_stored() {
     broker.expect("ACK crawlers:1.1.3".to_owned()).await;
     run.stop().await;
 }
+
+#[tokio::test]
+async fn a_page_of_a_job_is_a_page_although_its_url_is_watched_as_a_feed() {
+    let (mut site, run, mut broker) = start_introduced(plain_site).await;
+    let (page, mut published) = (site.url("/page"), 0);
+    // How the task ends. The schedule alone has the reason, and the next time.
+    for (id, attributes, end) in [
+        (1, " job=j pass=1 depth=0 number=1 every=1h", "ACK crawlers:1.1.1"),
+        (2, " every=1h", "NACK crawlers:1.2.1 after="),
+        (3, "", "NACK crawlers:1.3.1 error=no_feed_and_no_hub"),
+    ] {
+        broker.task(&format!("{id}.1"), &format!("{page}{attributes} feed=10m-1d")).await;
+        assert_eq!(site.next_request().await, "/page");
+        broker.expect(format!("TOUCH crawlers:1.{id}.1 over=yes")).await;
+        let mut line = broker.line().await;
+        while line.starts_with("PUB new-url ") || line.starts_with("LINK ") {
+            if line.starts_with("PUB ") {
+                published += 1;
+                broker.send(&format!("+OK 1 {published}")).await;
+            }
+            line = broker.line().await;
+        }
+        assert!(line.starts_with(end), "{line}");
+        broker.send("+OK").await;
+    }
+    run.stop().await;
+}

@@ -9,13 +9,13 @@
 
 #![expect(clippy::print_stdout, reason = "prints how much was compared")]
 
-use std::cell::RefCell;
+use std::cell::Ref;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use html5ever::tendril::TendrilSink;
 use html5ever::tree_builder::TreeBuilderOpts;
-use html5ever::{ParseOpts, parse_document};
+use html5ever::{ParseOpts, QualName, parse_document};
 use markup5ever_rcdom::{Handle, NodeData, RcDom};
 use proptest::prelude::*;
 
@@ -75,19 +75,18 @@ impl Walk {
         let NodeData::Element { name, attrs, .. } = &node.data else {
             return;
         };
-        let value = |wanted: &str| {
-            let attributes: &RefCell<Vec<_>> = attrs;
-            let attributes = attributes.borrow();
-            let mut all =
-                attributes.iter().filter(|it: &&html5ever::Attribute| it.name.ns.is_empty());
-            all.find(|it| &*it.name.local == wanted).map(|it| it.value.to_string())
+        let value_in = |namespace: &str, wanted: &str| {
+            let attributes: Ref<'_, Vec<html5ever::Attribute>> = attrs.borrow();
+            let is_it = |it: &QualName| &*it.ns == namespace && &*it.local == wanted;
+            attributes.iter().find(|it| is_it(&it.name)).map(|it| it.value.to_string())
         };
+        let value = |wanted: &str| value_in("", wanted);
         let is_html = &*name.ns == "http://www.w3.org/1999/xhtml";
         let relations = value("rel").unwrap_or_default();
         let has =
             |word: &str| relations.split_ascii_whitespace().any(|it| it.eq_ignore_ascii_case(word));
         let link = match &*name.local {
-            "a" => value("href"),
+            "a" => value("href").or_else(|| value_in("http://www.w3.org/1999/xlink", "href")),
             "area" if is_html => value("href"),
             "iframe" if is_html => value("src"),
             "link" if is_html && has("next") && value("type").is_none() => value("href"),
@@ -294,7 +293,7 @@ fn picture() -> impl Strategy<Value = String> {
         "<textarea><a href=p6></a></textarea>",
         "<link rel=next href=no />",
         "<base href=/no/ />",
-        "<a xlink:href=no></a>",
+        "<a xlink:href=p11></a>",
         "<foreignObject><style><a href=no></style><a href=p7></a></foreignObject>",
         "<desc><textarea><a href=no></textarea></desc>",
         "<mi><style><a href=no></style></mi>",

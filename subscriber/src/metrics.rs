@@ -1,15 +1,20 @@
 //! What a crawler counts, and the table that names it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidings_browser::Status;
+use tidings_browser::pool::{Reason, State};
 use tidings_metrics::{Counter, Exposition, Histogram, Metric, MetricsSource};
 use tidings_protocol::FailureReason;
+use tidings_protocol::status::BrowserFields;
+use tokio::sync::watch;
 
 use crate::report::{PageOutcome, PageReport};
 
 /// What a crawler has counted since its start. Any thread reads it without waiting.
 #[derive(Debug, Default)]
-pub struct CrawlerFigures {
+pub struct CrawlerMetrics {
     /// Pages, in the order of [`PageOutcome::ALL`].
     outcomes: [Counter; PageOutcome::ALL.len()],
     /// Pages with each reason, in the order of [`FailureReason::ALL`]; behind them, those with
@@ -26,9 +31,22 @@ pub struct CrawlerFigures {
     sink_times: Histogram,
     sink_blocked: AtomicU64,
     network_away: AtomicU64,
+    /// Set if the crawler has browsers.
+    browsers: OnceLock<watch::Receiver<Status>>,
+    /// Pages that are rendered, or wait for that.
+    wanted_pages: AtomicU64,
 }
 
-impl CrawlerFigures {
+/// A page that is rendered, or waits for that.
+pub(crate) struct WantedPage<'a>(&'a CrawlerMetrics);
+
+impl Drop for WantedPage<'_> {
+    fn drop(&mut self) {
+        self.0.wanted_pages.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl CrawlerMetrics {
     /// Whether the crawler is a member of its group now.
     pub fn is_connected(&self) -> bool {
         self.is_connected.load(Ordering::Relaxed) > 0
@@ -48,6 +66,37 @@ impl CrawlerFigures {
 
     pub(crate) fn set_held_tasks(&self, count: usize) {
         self.held_tasks.store(count as u64, Ordering::Relaxed);
+    }
+
+    /// The crawler has these browsers.
+    pub(crate) fn set_browsers(&self, status: watch::Receiver<Status>) {
+        // A process has one crawler with these metrics.
+        let _ = self.browsers.set(status);
+    }
+
+    /// Counts a page that is to be rendered, until this is dropped.
+    pub(crate) fn want_browser(&self) -> WantedPage<'_> {
+        self.wanted_pages.fetch_add(1, Ordering::Relaxed);
+        WantedPage(self)
+    }
+
+    /// What the crawler reports about its browsers; nothing if it has none.
+    pub fn browsers(&self) -> BrowserFields {
+        let Some(status) = self.browsers.get() else { return BrowserFields::default() };
+        let status = status.borrow();
+        let running = || status.browsers.iter().filter(|browser| browser.state != State::Ended);
+        let pages = status.browsers.iter().map(|browser| browser.pages as u64).sum::<u64>();
+        let ready = running().filter(|browser| browser.state == State::Ready);
+        let restarts = Reason::ALL.iter().zip(status.ended);
+        let restarts = restarts.filter(|(reason, _)| **reason != Reason::Idle);
+        BrowserFields {
+            browsers: Some(running().count() as u64),
+            pages: Some(pages),
+            waiting: Some(self.wanted_pages.load(Ordering::Relaxed).saturating_sub(pages)),
+            pages_left: ready.map(|browser| browser.pages_left.into()).min(),
+            bytes: Some(running().map(|browser| browser.bytes).sum()),
+            restarts: Some(restarts.map(|(_, count)| count).sum()),
+        }
     }
 
     pub(crate) fn sink_times(&self) -> &Histogram {
@@ -72,7 +121,7 @@ impl CrawlerFigures {
     }
 }
 
-impl MetricsSource for CrawlerFigures {
+impl MetricsSource for CrawlerMetrics {
     fn add_to(&self, text: &mut Exposition) {
         text.add(CRAWLER, self);
     }
@@ -89,7 +138,7 @@ impl MetricsSource for CrawlerFigures {
     }
 }
 
-static CRAWLER: &[Metric<CrawlerFigures>] = &[
+static CRAWLER: &[Metric<CrawlerMetrics>] = &[
     Metric::counter(
         "tidings_crawler_outcomes_total",
         &["outcome"],
@@ -171,6 +220,42 @@ static CRAWLER: &[Metric<CrawlerFigures>] = &[
         &[],
         "1 while none of the servers that answered last can be reached.",
         |it, out| out.value(it.network_away.load(Ordering::Relaxed)),
+    ),
+    Metric::gauge("tidings_crawler_browsers", &[], "Browsers that run.", |it, out| {
+        out.value(it.browsers().browsers);
+    }),
+    Metric::gauge(
+        "tidings_crawler_browser_resident_memory_bytes",
+        &[],
+        "Memory of the browsers, without what their files back.",
+        |it, out| out.value(it.browsers().bytes),
+    ),
+    Metric::gauge(
+        "tidings_crawler_browser_pages",
+        &["state"],
+        "Pages that browsers render, and pages that wait for a browser.",
+        |it, out| {
+            let BrowserFields { pages, waiting, .. } = it.browsers();
+            out.labelled(&["rendering"], pages);
+            out.labelled(&["waiting"], waiting);
+        },
+    ),
+    Metric::gauge(
+        "tidings_crawler_browser_pages_left",
+        &[],
+        "Pages until the next browser is replaced.",
+        |it, out| out.value(it.browsers().pages_left),
+    ),
+    Metric::counter(
+        "tidings_crawler_browsers_ended_total",
+        &["reason"],
+        "Browsers that have ended: replaced at a limit, idle without a successor, lost by themselves.",
+        |it, out| {
+            let Some(status) = it.browsers.get() else { return };
+            for (reason, count) in Reason::ALL.iter().zip(status.borrow().ended) {
+                out.labelled(&[reason.as_str()], count);
+            }
+        },
     ),
 ];
 
