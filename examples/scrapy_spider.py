@@ -2,7 +2,7 @@
     scrapy runspider scrapy_spider.py -a broker=127.0.0.1:12345 -O pages.jsonl
 The broker keeps the delay of each host and the seen set, and gives a page to another worker if this one is lost.
 Scrapy fetches and parses. A task is one request [T2], so the broker turns redirects into tasks. The spider does not
-read robots.txt; section 12 of PROTOCOL.md shows how a worker does."""
+read robots.txt; docs/protocol/worker.md shows how a worker does."""
 import asyncio, re, secrets
 
 import scrapy

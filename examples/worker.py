@@ -1,6 +1,6 @@
-"""A worker for Tidings, written from protocol/PROTOCOL.md: python3 worker.py [HOST [PORT]]
+"""A worker for Tidings, written from docs/protocol: python3 worker.py [HOST [PORT]]
 It makes one request at a time; start several for more. Do not use it on the open internet: it reads
-no robots.txt (section 12 shows how), and limits neither addresses nor the size of responses."""
+no robots.txt (docs/protocol/worker.md shows how), and limits neither addresses nor the size of responses."""
 import contextlib, html.parser, http.client, re, secrets, signal, socket, string, sys, time
 from urllib import parse, request
 GROUP, REQUEST_S, SILENCE_S, now = "crawlers", 20, 300, time.monotonic

@@ -31,6 +31,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cmd, Parsed, server_config};
 use crate::commands::completions::names;
+use crate::config::ConfigFile;
 use crate::process::service::StartContext;
 use crate::process::{descriptors, logging, privileges};
 use crate::terminal::failure::Failure;
@@ -87,9 +88,17 @@ fn run(parsed: Parsed) -> Result<(), Failure> {
     match cmd {
         Cmd::Config(what) => {
             // It reports problems of the log settings too.
-            let check_server = |words| server_config::read_from(words).map(drop);
             let (path, definition) = (common.config.as_deref(), cli::definition());
-            return commands::config::run(what, path, &definition, check_server);
+            let misfits = |file: &ConfigFile, names: &[&str], with_context| {
+                file.misfits(&cli::command(), names, None, with_context)
+            };
+            return commands::config::run(
+                what,
+                path,
+                &definition,
+                server_config::problems,
+                misfits,
+            );
         }
         Cmd::Man(args) => return commands::man::run(args, cli::definition()),
         Cmd::Completions(args) => return commands::completions::run(args, &cli::definition()),
@@ -102,10 +111,10 @@ fn run(parsed: Parsed) -> Result<(), Failure> {
     let started = start(&parsed)?;
     let runtime = runtime(cmd)?;
     let section = server_config::section_of(cmd);
-    let Parsed { cmd, file, typed, .. } = parsed;
+    let Parsed { cmd, file, .. } = parsed;
     let result = runtime.block_on(dispatch(cmd, started));
     runtime.shutdown_timeout(BLOCKING_CALLS_MAX);
-    result.map_err(|failure| server_config::with_place(failure, section, file.as_ref(), &typed))
+    result.map_err(|failure| server_config::with_place(failure, section, file.as_ref()))
 }
 
 /// Prepares a server process while it has only one thread.

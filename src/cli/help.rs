@@ -26,7 +26,7 @@ const UP: &str =
 const CONNECTION: Section =
     ("Connection to the broker", "context tls ca crl cert cert-key token-file");
 
-/// Those of [`CONNECTION`] that only `--help` lists.
+/// Flags of [`CONNECTION`] that only `--help` lists.
 const CERTIFICATES: &str = "ca crl cert cert-key";
 
 /// Flags of the commands that run a broker or a crawler.
@@ -93,8 +93,10 @@ pub(super) fn arrange(command: Command) -> Command {
             Some(flags) => !has(flags, &long),
             None => connects && has(CERTIFICATES, &long),
         };
+        // Subcommands have the general flags, too; the others are in `tidings up --help`.
+        let is_of_up = name == "tidings" && !arg.is_global_set();
         // A flag that is hidden by its definition stays so.
-        if is_hidden { arg.hide_short_help(true) } else { arg }
+        if is_hidden { arg.hide_short_help(true).hide_long_help(is_of_up) } else { arg }
     });
     with_short_examples(command).mut_subcommands(arrange)
 }
@@ -162,6 +164,18 @@ mod tests {
                 assert!(is_of_broker || long.contains(heading), "{name}: no {heading}");
             }
         }
+    }
+
+    #[test]
+    fn the_help_without_a_subcommand_leaves_most_flags_to_up() {
+        let help = cli::command().render_long_help().to_string();
+        let listed = |flag: &&str| lists(&help, flag);
+        let others = ["sync", "unix", "max-age", "websub-lease", "tls-cert"];
+        assert_eq!(others.iter().filter(|flag| listed(flag)).count(), 0, "{help}");
+        assert!(UP.split(' ').all(|flag| listed(&flag)), "{help}");
+        assert!(["config", "log", "log-json"].iter().all(listed), "{help}");
+        let begin = help.split_once("Usage:").expect("it has a usage").0;
+        assert!(begin.contains("`tidings up --help`") && begin.contains("`-h`"), "{begin}");
     }
 
     /// Every help text, with the name of its command above it.

@@ -40,13 +40,14 @@ use crate::terminal::output::printable;
 mod absent;
 mod help;
 pub(crate) mod server_config;
+mod wrapping;
 
 const ABOUT: &str = "\
 A notification broker with polite web crawlers.
 
 Each line that nc sends is an event for all subscribers; crawlers fetch its URL and store the page.
 Without a subcommand, `tidings` is `tidings up`: broker and crawler in one process, with their data
-in ./tidings-data.";
+in ./tidings-data. `tidings up --help` lists all its flags, `-h` the most common ones of a command.";
 
 /// The limit in characters of a wrong value in a message.
 const VALUE_CHARS_MAX: usize = 300;
@@ -216,20 +217,7 @@ pub(crate) fn command() -> Command {
         });
         command.mut_subcommands(with_environment)
     }
-    with_environment(definition()).mut_subcommands(with_key_alias)
-}
-
-/// Accepts the earlier name `--key` for `--cert-key`, except in commands where `--key` is the key
-/// of a group.
-fn with_key_alias(command: Command) -> Command {
-    if ["group", "dead", "host", "job", "explain"].contains(&command.get_name()) {
-        return command;
-    }
-    let command = command.mut_args(|arg| match arg.get_long() {
-        Some("cert-key") => arg.alias("key"),
-        _ => arg,
-    });
-    command.mut_subcommands(with_key_alias)
+    wrapping::fit_command(with_environment(definition()), wrapping::width())
 }
 
 /// The definition without environment variables.
@@ -263,17 +251,23 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Parsed,
     let path = matches.subcommand().map(|(name, deeper)| (name, deeper.subcommand_name()));
     if path == Some(("context", Some("add"))) {
         // A context has only what was typed, and nothing of this shell or of a file.
-        let command = definition().mut_subcommands(with_key_alias);
-        matches = command.try_get_matches_from(&words).map_err(refuse)?;
+        matches = definition().try_get_matches_from(&words).map_err(refuse)?;
     }
     if let Some(subcommand) = matches.subcommand_name() {
         reject_misplaced_flags(subcommand, &matches)?;
     }
     let cli = Cli::from_arg_matches(&matches).map_err(refuse)?;
     let mut cmd = cli.subcommand.unwrap_or(Cmd::Up(cli.up));
+    let section = server_config::section_of(&cmd);
+    let tables = file.as_ref().map(|file| file.tables(&[section])).unwrap_or_default();
     match (&mut cmd, matches.subcommand()) {
+        (Cmd::Up(args), _) => args.server.set_tables(tables),
+        (Cmd::Broker(args), _) => args.server.set_tables(tables),
         (Cmd::Crawl(crawl), Some((_, matches))) => crawl.typed_flags = typed_flags(matches),
-        (Cmd::Health(health), Some((_, matches))) => health.typed_flags = typed_flags(matches),
+        (Cmd::Health(health), Some((_, matches))) => {
+            health.typed_flags = typed_flags(matches);
+            health.ca = matches.get_one::<PathBuf>("ca").cloned();
+        }
         (Cmd::Topic(Topic::Verify(verify)), Some((_, matches))) => {
             let matches = matches.subcommand().map(|(_, matches)| matches);
             verify.offline =
@@ -293,6 +287,7 @@ fn match_words(
     words: &[OsString],
 ) -> Result<(ArgMatches, Option<ConfigFile>), Failure> {
     let refuse = |error: Error| failure_of(words, &error);
+    let plain = command.clone();
     let mut matches = command.clone().try_get_matches_from(words).map_err(refuse)?;
     let path = matches.get_one::<PathBuf>("config");
     let mut file = path.map(|path| ConfigFile::read(path, &definition())).transpose()?;
@@ -303,7 +298,15 @@ fn match_words(
         command = file.apply(command)?;
         matches = command.clone().try_get_matches_from(words).map_err(refuse)?;
     }
-    if let Some(context) = Context::of(&command, &matches)? {
+    let context = Context::of(&command, &matches)?;
+    if let Some(file) = &file {
+        let (names, own) = subcommand_of(&matches);
+        let misfits = file.misfits(&plain, &names, Some(own), context.is_some());
+        if let Some(problem) = misfits.into_iter().next() {
+            return Err(Failure::Usage(problem));
+        }
+    }
+    if let Some(context) = context {
         matches = context.apply(command).try_get_matches_from(words).map_err(refuse)?;
     } else {
         let (_, own) = subcommand_of(&matches);
@@ -515,6 +518,14 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_flag_is_not_suggested_as_a_value() {
+        for words in ["tidings crawl --max-pages -1 http://a.example/", "tidings pub t x --y"] {
+            let text = usage(words);
+            assert!(text.contains(" found (see tidings ") && !text.contains("-- -"), "{text}");
+        }
+    }
+
+    #[test]
     fn a_wrong_value_is_shown_without_protocol_words() {
         assert_eq!(
             usage("tidings sub t --from yesterday"),
@@ -540,16 +551,6 @@ mod tests {
         }
         // It might be a seed; seeds are read later.
         assert!(parse_words("tidings crawl --allow-private 10.0.0.0/8").is_ok());
-    }
-
-    #[test]
-    fn key_is_the_group_key_in_commands_about_groups() {
-        let text = usage("tidings group pause crawlers --key a.example");
-        assert!(!text.contains("--cert"), "{text}");
-        assert!(parse_words("tidings group tasks --key a.example").is_ok());
-        // Scripts may use the earlier spelling.
-        assert!(parse_words("tidings topic ls --cert c --key k").is_ok());
-        assert!(parse_words("tidings group purge crawlers --cert c --cert-key k").is_ok());
     }
 
     #[test]

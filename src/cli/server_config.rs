@@ -1,6 +1,5 @@
 //! The configuration of a server: read at its start, at a reload and by `tidings config check`.
 
-use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
 
@@ -24,25 +23,48 @@ pub(crate) fn read_from(
         Cmd::Broker(args) => args.broker_config(),
         _ => Err(Failure::failed("only `up` and `broker` have the configuration of a server")),
     };
-    let Parsed { file, typed, .. } = &parsed;
     let mut broker = broker
-        .map_err(|failure| with_place(failure, section_of(&parsed.cmd), file.as_ref(), typed))?;
+        .map_err(|failure| with_place(failure, section_of(&parsed.cmd), parsed.file.as_ref()))?;
     broker.settings = set_by_operator(&parsed);
     let settings = untyped_settings(&parsed);
     Ok(ServerConfig { settings, log: parsed.common.log, broker })
 }
 
-/// The failure with the place of its value in the file, if the value is from there.
-pub(crate) fn with_place(
-    failure: Failure,
-    section: &str,
-    file: Option<&ConfigFile>,
-    typed: &BTreeMap<String, Vec<String>>,
-) -> Failure {
-    let Failure::BadValue { flag, index, text } = &failure else { return failure };
-    let file = file.filter(|_| !typed.contains_key(*flag));
-    let problem = file.and_then(|file| file.value_problem(&[section], flag, *index, text));
-    problem.map_or(failure, Failure::Usage)
+/// All problems of the configuration of the server that these words would start.
+pub(crate) fn problems(words: Vec<OsString>) -> Vec<String> {
+    let parsed = match parse(words) {
+        Ok(parsed) => parsed,
+        Err(failure) => return failure.text().into_iter().collect(),
+    };
+    let failures = match &parsed.cmd {
+        Cmd::Up(args) => args.problems(),
+        Cmd::Broker(args) => args.problems(),
+        _ => Vec::new(),
+    };
+    let (section, file) = (section_of(&parsed.cmd), parsed.file.as_ref());
+    failures.iter().flat_map(|failure| lines_of(failure, section, file)).collect()
+}
+
+/// The failure with the place of its first table in the file.
+pub(crate) fn with_place(failure: Failure, section: &str, file: Option<&ConfigFile>) -> Failure {
+    match failure {
+        Failure::BadTables { .. } => {
+            Failure::Usage(lines_of(&failure, section, file).swap_remove(0))
+        }
+        failure => failure,
+    }
+}
+
+/// What a failure says, with the place of each table.
+fn lines_of(failure: &Failure, section: &str, file: Option<&ConfigFile>) -> Vec<String> {
+    let Failure::BadTables { key, problems } = failure else {
+        return failure.text().into_iter().collect();
+    };
+    let line = |(index, text): &(usize, String)| {
+        let placed = file.and_then(|file| file.table_problem(&[section], key, *index, text));
+        placed.unwrap_or_else(|| text.clone())
+    };
+    problems.iter().map(line).collect()
 }
 
 /// The section of the file for this server.

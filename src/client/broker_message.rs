@@ -4,22 +4,24 @@
 use std::sync::OnceLock;
 
 use tidings_client::ClientError;
-use tidings_protocol::ProtocolError;
+use tidings_protocol::{DEFAULT_GROUP, ProtocolError};
 
 /// The beginnings of hints in protocol words, and their replacements in shell words.
 const HINTS: &[(&str, &str)] = &[
-    ("TOPIC create ", "create it with: tidings topic create "),
+    ("TOPIC create ", "see tidings topic ls, or create it with: tidings topic create "),
     ("TOPIC forget ", "remove one with: tidings topic forget "),
-    ("GROUP create ", "create it with: tidings group create "),
+    ("GROUP create ", "see tidings group ls, or create it with: tidings group create "),
+    ("GROUP rules ", "list them with: tidings host ls --group "),
     ("GROUP set ", "change it with: tidings group set "),
-    ("JOB open ", "create it with: tidings job open "),
+    ("JOB open ", "see tidings job ls, or create it with: tidings job open "),
     ("JOB cancel ", "end it first with: tidings job cancel "),
     ("force=yes", "to delete it now, add --force"),
     ("log in with HELLO", "log in with --token-file FILE or TIDINGS_TOKEN"),
 ];
 
 /// The verbs behind a command in a hint, as in `GROUP create nix creates it`.
-const HINT_VERBS: &[&str] = &["changes", "creates", "deletes", "ends", "lets", "makes", "removes"];
+const HINT_VERBS: &[&str] =
+    &["changes", "creates", "deletes", "ends", "lets", "lists", "makes", "removes"];
 
 /// Why no token is sent, although the configuration has one.
 static UNSENT_TOKEN: OnceLock<String> = OnceLock::new();
@@ -86,7 +88,14 @@ fn with_shell_hints(text: &str) -> String {
             break;
         }
     }
-    format!("{problem}; {command}{}", plain.join(" "))
+    let hint = format!("{command}{}", plain.join(" "));
+    match problem.split_once(" in group ") {
+        Some((_, group)) if *verb == "JOB open " && group != DEFAULT_GROUP => {
+            let hint = hint.replace("job ls,", &format!("job ls --group {group},"));
+            format!("{problem}; {hint} --group {group}")
+        }
+        _ => format!("{problem}; {hint}"),
+    }
 }
 
 #[cfg(test)]
@@ -98,19 +107,25 @@ mod tests {
         for (text, expected) in [
             (
                 "no group nix; GROUP create nix makes it",
-                "no group nix; create it with: tidings group create nix",
+                "no group nix; see tidings group ls, or create it with: tidings group create nix",
             ),
             (
                 "no group nix; GROUP create nix creates it",
-                "no group nix; create it with: tidings group create nix",
+                "no group nix; see tidings group ls, or create it with: tidings group create nix",
             ),
             (
                 "no topic t; TOPIC create t, PUB or SUB creates it",
-                "no topic t; create it with: tidings topic create t",
+                "no topic t; see tidings topic ls, or create it with: tidings topic create t",
             ),
             (
                 "no job j in group g; JOB open j makes it",
-                "no job j in group g; create it with: tidings job open j",
+                "no job j in group g; see tidings job ls --group g, or create it with: tidings job \
+                 open j --group g",
+            ),
+            (
+                "no job j in group crawlers; JOB open j creates it",
+                "no job j in group crawlers; see tidings job ls, or create it with: tidings job \
+                 open j",
             ),
             (
                 "group g exists; GROUP set g changes it",
@@ -123,6 +138,10 @@ mod tests {
             (
                 "anonymous clients may not publish; log in with HELLO token=<token>, or by HTTP",
                 "anonymous clients may not publish; log in with --token-file FILE or TIDINGS_TOKEN",
+            ),
+            (
+                "no rule a.example in group g; GROUP rules g lists them",
+                "no rule a.example in group g; list them with: tidings host ls --group g",
             ),
             (
                 "group g: its lease ends in 4s; force=yes deletes it now",

@@ -10,10 +10,34 @@ use tidings_client::{Client, ClientError, ClientOptions, Connection, Connector, 
 use crate::client::broker_message;
 use crate::flags::address::{self, BrokerAddress};
 use crate::terminal::failure::Failure;
+use crate::terminal::output::note;
 
 /// The time limit for an answer of the broker that a data directory names. It is on this machine,
 /// if it runs.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// Notes of a client that reconnects: one when its connection is lost, and one for each new reason
+/// for which the broker refuses the next one.
+#[derive(Debug, Default)]
+pub(crate) struct LossNotes {
+    last: Option<ClientError>,
+}
+
+impl LossNotes {
+    /// A connection has ended, or an attempt to connect.
+    pub(crate) fn lost(&mut self, broker: &BrokerAddress, error: ClientError) {
+        let is_refusal = matches!(error, ClientError::Refused(_));
+        if self.last.as_ref().is_none_or(|last| is_refusal && *last != error) {
+            note(&format!("{broker}: {}; reconnecting", broker_message::client_error(&error)));
+            self.last = Some(error);
+        }
+    }
+
+    /// A connection has been opened.
+    pub(crate) fn connected(&mut self) {
+        self.last = None;
+    }
+}
 
 /// Connects with this name, which the broker shows. The failure names a remedy.
 pub(crate) async fn connect(
@@ -40,12 +64,15 @@ fn connect_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {
     if let ClientError::Token(_) = error {
         return Failure::Usage(error.to_string());
     }
+    let origin = broker.origin();
     Failure::failed(match error {
         ClientError::Connect { .. } => {
-            format!("{error}; start a broker with `tidings up`, or name another one with --broker")
+            format!(
+                "{error}{origin}; start a broker with `tidings up`, or name another one with --broker"
+            )
         }
-        error @ ClientError::Tls { .. } => error.to_string(),
-        error => format!("{broker}: {}", broker_message::client_error(error)),
+        error @ ClientError::Tls { .. } => format!("{error}{origin}"),
+        error => format!("{broker}{origin}: {}", broker_message::client_error(error)),
     })
 }
 

@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 use tidings_protocol::status::{JobEnd, JobResult, JobState, JobStatus, KeyStatus};
-use tidings_protocol::{CanonicalUrl, JobName, RenderRule, format_ms};
-use tidings_queue::jobs::JobSettings;
+use tidings_protocol::{CanonicalUrl, JobName, JobSettings, RenderRule, Settings, format_ms};
 
 use crate::flags::milliseconds;
 use crate::terminal::output::{format_count, plural, printable, time_or};
@@ -278,11 +278,22 @@ impl RecentRate {
     }
 }
 
+/// The scheme of a host, with or without a path, that has none: an address, and a host with a port,
+/// get http.
+pub(crate) fn usual_scheme(text: &str) -> &'static str {
+    let authority = text.split(['/', '?', '#']).next().unwrap_or_default();
+    let port = authority.rsplit_once(':').map(|(_, port)| port);
+    let has_port = port.is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+    let is_address = authority.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    if has_port || is_address { "http" } else { "https" }
+}
+
 /// Parses a URL as people type it; the error suggests a correction if there is one.
 pub(crate) fn parse_seed(text: &str) -> Result<CanonicalUrl<'static>, String> {
     text.parse().map_err(|error| {
-        if !text.contains("://") && CanonicalUrl::parse(&format!("https://{text}")).is_ok() {
-            format!("{text} is not a URL; did you mean https://{text} ?")
+        let url = format!("{}://{text}", usual_scheme(text));
+        if !text.contains("://") && CanonicalUrl::parse(&url).is_ok() {
+            format!("{text} is not a URL; did you mean {url} ?")
         } else {
             format!("{}: {error}", printable(text, 200))
         }
@@ -358,6 +369,8 @@ mod tests {
             refuse("example.org"),
             "example.org is not a URL; did you mean https://example.org ?"
         );
+        assert!(refuse("localhost:24080").ends_with("did you mean http://localhost:24080 ?"));
+        assert!(refuse("127.0.0.1/a").ends_with("did you mean http://127.0.0.1/a ?"));
         assert!(refuse("ftp://example.org/").starts_with("ftp://example.org/: "));
     }
 

@@ -303,7 +303,7 @@ async fn poll(client: &Client, name: &JobName, steps: &JobUpdates) -> ClientErro
         if now >= hosts_at {
             hosts = match waiting_hosts(client, name).await {
                 Ok(hosts) => hosts,
-                // An older broker, or a job that has just ended, has no such list.
+                // A job that has just ended has no such list.
                 Err(ClientError::Refused(_)) => Vec::new(),
                 Err(error) => return error,
             };

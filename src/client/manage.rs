@@ -7,7 +7,8 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tidings_client::{Client, ClientError, CommandAnswer, Deliveries};
-use tidings_protocol::{Command, GroupName};
+use tidings_protocol::settings::Setting;
+use tidings_protocol::{Command, GroupName, Settings};
 use unicode_width::UnicodeWidthStr;
 
 use crate::client::{broker_message, connection};
@@ -56,6 +57,11 @@ impl<'a> BrokerClient<'a> {
         Ok((Self { address: &flag.broker, client }, deliveries))
     }
 
+    /// The broker.
+    pub(crate) fn address(&self) -> &BrokerAddress {
+        self.address
+    }
+
     /// Sends a command and returns the answer.
     pub(crate) async fn request(&self, command: &Command<'_>) -> Result<CommandAnswer, Failure> {
         self.client.request(command).await.map_err(|error| self.failure(error))
@@ -81,10 +87,32 @@ pub(crate) fn as_str_pairs(settings: &[(String, String)]) -> Vec<(&str, &str)> {
     settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
-/// Parses `KEY=VALUE`.
-pub(crate) fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+/// Parses `KEY=VALUE`, checked as the broker would check it.
+pub(crate) fn parse_setting<S: Settings>(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("expected KEY=VALUE, with one of {}", S::names()))?;
+    S::parse([(key, value)]).map_err(|error| broker_message::flag_value_error(&error.text))?;
     Ok((key.to_owned(), value.to_owned()))
+}
+
+/// The help text of a command that takes settings.
+pub(crate) fn settings_help<S: Settings>(examples: &str, more: &str) -> String {
+    let width = S::ALL.iter().map(|setting| setting.name.len()).max().unwrap_or(0) + 1;
+    let rows = S::ALL.iter().map(|setting| {
+        let Setting { name, kind, about, .. } = setting;
+        let (first, rest) = about.split_at(1);
+        let about = format!("{}{rest}", first.to_lowercase()).replace('`', "");
+        let default = setting.words(&S::default()).join(" ");
+        let default = if default.is_empty() { default } else { format!("; default {default}") };
+        format!(
+            "  {:width$}  {} ({kind}{default})",
+            format!("{name}="),
+            about.trim_end_matches('.')
+        )
+    });
+    let rows: Vec<_> = rows.collect();
+    format!("{examples}\n\nSettings:\n{}\n\n{more}", rows.join("\n")).trim_end().to_owned()
 }
 
 /// The text before the first space.
@@ -119,7 +147,14 @@ pub(crate) fn object<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Val
         // The first pair is the name, which stays a string even if it consists of digits.
         let number = (at > 0).then(|| serde_json::from_str(value).ok()).flatten();
         let number = number.filter(Value::is_number);
-        object.insert(key.to_owned(), number.unwrap_or_else(|| value.into()));
+        let value = number.unwrap_or_else(|| value.into());
+        if key == "where" {
+            // A list, as there may be several.
+            let list = object.entry(key).or_insert_with(|| Vec::<Value>::new().into());
+            list.as_array_mut().expect("it is a list").push(value);
+        } else {
+            object.insert(key.to_owned(), value);
+        }
     }
     object.into()
 }

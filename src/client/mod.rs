@@ -10,4 +10,3 @@ pub(crate) mod lists;
 pub(crate) mod manage;
 pub(crate) mod overview;
 pub(crate) mod publisher;
-pub(crate) mod received;

@@ -6,7 +6,6 @@ use tidings_protocol::{Code, Command, GroupAction, GroupCommand, GroupName};
 
 use crate::client::broker_message;
 use crate::client::manage::{BrokerClient, key_values};
-use crate::client::received::Received;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::plural;
 
@@ -15,19 +14,18 @@ use crate::terminal::output::plural;
 pub(crate) struct Overview {
     /// The version of the broker.
     pub(crate) version: String,
-    /// Connections that are open, this one included; `None` if the broker does not count them.
-    pub(crate) connections: Option<u64>,
-    /// What is not well, a sentence for each problem, the worst first; `None` if the broker does not
-    /// report it.
-    pub(crate) problems: Option<Vec<String>>,
-    pub(crate) topics: Vec<Received<TopicStatus>>,
+    /// Connections that are open, this one included.
+    pub(crate) connections: u64,
+    /// What is not well, a sentence for each problem, the worst first.
+    pub(crate) problems: Vec<String>,
+    pub(crate) topics: Vec<TopicStatus>,
     pub(crate) groups: Vec<GroupOverview>,
 }
 
 /// A group.
 #[derive(Debug)]
 pub(crate) enum GroupOverview {
-    Sound(Box<Received<GroupStatus>>),
+    Sound(Box<GroupStatus>),
     /// Its log cannot be read.
     Damaged(DamagedGroupStatus),
     /// It answers nothing, for this reason.
@@ -52,20 +50,17 @@ impl Overview {
                 Some(("problem", problem)) => {
                     // The first word is the severity.
                     let sentence = problem.split_once(' ').map(|(_, sentence)| sentence);
-                    let problems = overview.problems.get_or_insert_default();
-                    problems.extend(sentence.map(str::to_owned));
+                    overview.problems.extend(sentence.map(str::to_owned));
                 }
                 Some(("topic", topic)) => {
-                    overview.topics.push(Received::parse(topic, TopicStatus::parse));
+                    overview.topics.push(TopicStatus::parse(topic));
                 }
                 Some(("group", _)) => {}
                 _ => {
-                    for (key, value) in key_values(line) {
-                        match key {
-                            "connections" => overview.connections = value.parse().ok(),
-                            "problems" => drop(overview.problems.get_or_insert_default()),
-                            _ => {}
-                        }
+                    let mut words = key_values(line);
+                    let count = words.find(|(key, _)| *key == "connections");
+                    if let Some((_, count)) = count {
+                        overview.connections = count.parse().unwrap_or_default();
                     }
                 }
             }
@@ -75,12 +70,12 @@ impl Overview {
 
     /// Whether the broker reports that all is well.
     pub(crate) fn is_well(&self) -> bool {
-        self.problems.as_ref().is_some_and(Vec::is_empty)
+        self.problems.is_empty()
     }
 
     /// The groups that are not in trouble.
     #[cfg(feature = "top")]
-    pub(crate) fn sound_groups(&self) -> impl Iterator<Item = &Received<GroupStatus>> {
+    pub(crate) fn sound_groups(&self) -> impl Iterator<Item = &GroupStatus> {
         self.groups.iter().filter_map(|group| match group {
             GroupOverview::Sound(status) => Some(&**status),
             _ => None,
@@ -95,7 +90,7 @@ impl GroupOverview {
         match broker.client.request(&Command::Group(show)).await {
             Ok(answer) => {
                 let damaged = DamagedGroupStatus::parse(&answer.ok);
-                let sound = || Self::Sound(Received::parse(&answer.ok, GroupStatus::parse).into());
+                let sound = || Self::Sound(GroupStatus::parse(&answer.ok).into());
                 Ok(Some(if damaged.damaged { Self::Damaged(damaged) } else { sound() }))
             }
             Err(ClientError::Refused(error)) => match error.code {
@@ -113,9 +108,6 @@ impl GroupOverview {
 
 /// The number of waiting entries, with what they are in this group.
 pub(crate) fn waiting_entries(group: &GroupStatus) -> String {
-    let noun = match group.settings.key.as_str() {
-        "none" | "seq" => "waiting event",
-        _ => "waiting URL",
-    };
+    let noun = if group.settings.key.is_own() { "waiting event" } else { "waiting URL" };
     plural(group.waiting, noun)
 }

@@ -4,6 +4,7 @@ use tidings_client::{PublishEvent, Publisher};
 use tidings_protocol::{Code, ProtocolError, TopicName};
 use tokio_util::sync::CancellationToken;
 
+use crate::client::connection::LossNotes;
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
 use crate::terminal::failure::Failure;
@@ -51,7 +52,7 @@ pub(crate) async fn publish_all(
     is_connected();
     // The source has its own ids: the same event has the same id in another process too.
     let mut publisher = Publisher::new(connector.persistent()).on(connected);
-    let (mut has_ended, mut is_lost) = (false, false);
+    let (mut has_ended, mut notes) = (false, LossNotes::default());
     loop {
         if has_ended && publisher.is_empty() {
             return Ok(());
@@ -66,14 +67,9 @@ pub(crate) async fn publish_all(
                     PublishEvent::Refused { number, refusal }
                     | PublishEvent::Deferred { number, refusal },
                 ) => source.on_answer(number, Err(refusal.into()))?,
-                Ok(PublishEvent::Lost(lost)) => {
-                    if !std::mem::replace(&mut is_lost, true) {
-                        let lost = broker_message::client_error(&lost);
-                        note(&format!("{broker}: {lost}; reconnecting"));
-                    }
-                }
+                Ok(PublishEvent::Lost(lost)) => notes.lost(broker, lost),
                 Ok(PublishEvent::Connected { .. }) => {
-                    is_lost = false;
+                    notes.connected();
                     note(&format!("{broker}: reconnected"));
                 }
                 Err(error) => {

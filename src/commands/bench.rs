@@ -71,7 +71,7 @@ fn measure<M: Benchmark + Args>(args: &BenchArgs<M>, stop: &AtomicBool) -> Resul
         console.progress(text);
         Ok(())
     };
-    let report = command::measure(args, &program, None, &mut progress)?;
+    let report = command::measure(args, &program, &mut progress)?;
     if args.common.json {
         return console.line(&report.json().to_string());
     }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use tidings_connectors::zmq::frames::PayloadFrame;
-use tidings_connectors::zmq::{self, ConnectEndpoint};
+use tidings_connectors::zmq::{BridgeConfig, ConnectEndpoint, ZmqSockets};
 use tidings_protocol::TopicName;
 
 use crate::client::connection;
@@ -69,10 +69,12 @@ pub(crate) async fn run(Bridge::Zmq(args): Bridge) -> Result<(), Failure> {
     drop(connection::connect(&args.broker.broker, NAME).await?);
     let ready =
         format!("bridging {} to topic {} of {}", args.connect, args.topic, args.broker.broker);
-    let prefixes = args.subscribe;
+    let prefixes = if args.subscribe.is_empty() { vec![String::new()] } else { args.subscribe };
+    let BrokerFlag { broker } = args.broker;
     let bridge =
-        zmq::BridgeConfig { connect: args.connect, prefixes, frame: args.frame, topic: args.topic };
-    let zmq = ZmqProcess::launch(ZmqWork::bridge(args.broker.broker, bridge)).await?;
+        BridgeConfig { connect: args.connect, prefixes, frame: args.frame, topic: args.topic };
+    let sockets = ZmqSockets { bridge: Some(bridge), ..ZmqSockets::default() };
+    let zmq = ZmqProcess::launch(ZmqWork { broker, key: None, sockets }).await?;
     let mut console = Console::new();
     console.line(&ready)?;
     stop.cancelled().await;

@@ -50,6 +50,12 @@ impl BrokerArgs {
         self.server.config(&self.data)
     }
 
+    /// [`ServerFlags::problems`], with those of its requests.
+    pub(crate) fn problems(&self) -> Vec<Failure> {
+        let own = self.outgoing.identity.check().err();
+        own.into_iter().chain(self.server.problems(&self.data)).collect()
+    }
+
     /// The paths that the process uses.
     pub(crate) fn resources<'a>(&'a self, config: Option<&'a Path>) -> ServerResources<'a> {
         let inputs = config.into_iter().chain(self.outgoing.identity.key_file());
@@ -78,7 +84,7 @@ pub(crate) async fn run(args: BrokerArgs, mut started: StartContext) -> Result<(
     // Standard output may be closed; serving does not depend on it.
     let _ = console.line(&format!("listening on {}", broker.local_addr()));
     if let Some(address) = broker.http_addr() {
-        let _ = console.line(&http_line(address, args.server.tls.is_encrypted()));
+        let _ = console.line(&args.server.http_line(address));
         warn_if_open(address, &args.server, &mut console);
     }
     warn_if_open(broker.local_addr(), &args.server, &mut console);
@@ -98,12 +104,6 @@ pub(crate) async fn run(args: BrokerArgs, mut started: StartContext) -> Result<(
     beside.stop().await;
     stack::stop_broker_within(broker, stopping.left()).await;
     Ok(())
-}
-
-/// The line that names the HTTP address.
-pub(crate) fn http_line(address: std::net::SocketAddr, is_encrypted: bool) -> String {
-    let scheme = if is_encrypted { "https" } else { "http" };
-    format!("HTTP at {scheme}://{}/", stack::reachable_address(address))
 }
 
 /// Warns at each start of a broker with `--insecure` that other machines can reach it.

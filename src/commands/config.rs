@@ -13,8 +13,10 @@ use crate::terminal::output::{self, note, plural};
 
 const CHECK: &str = "\
 Exit codes: 0 the configuration is valid; 2 it is not. Each mistake is a line on standard error,
-with file, line and column, or the environment variable. For up and broker, the files with the
-secrets of webhooks and pushes are read too.";
+with file, line and column, or the environment variable. For up and broker, what flags name is
+checked too, if that changes nothing: the certificates and keys of TLS, access.toml, --never,
+--sign-key, the secrets of webhooks, pushes and callbacks, the directories of --audit and --unix, and
+--user and --group. It opens no port and no database.";
 
 const SHOW: &str = "\
 The output is an equivalent configuration file. A comment behind each value names its origin: a
@@ -39,8 +41,11 @@ pub(crate) struct SubcommandArg {
     subcommand: Vec<String>,
 }
 
-/// Reads the configuration of the server that these words would start.
-pub(crate) type CheckServer = fn(Vec<OsString>) -> Result<(), Failure>;
+/// The problems of the configuration of the server that these words would start.
+pub(crate) type CheckServer = fn(Vec<OsString>) -> Vec<String>;
+
+/// The values of the file that do not fit together for this subcommand.
+pub(crate) type Misfits = fn(&ConfigFile, names: &[&str], with_context: bool) -> Vec<String>;
 
 /// Reads the file and the environment, by the definition of the command line; starts nothing.
 pub(crate) fn run(
@@ -48,6 +53,7 @@ pub(crate) fn run(
     path: Option<&Path>,
     definition: &Command,
     check_server: CheckServer,
+    misfits: Misfits,
 ) -> Result<(), Failure> {
     let (Config::Check(of) | Config::Show(of)) = what;
     let names: Vec<_> = of.subcommand.iter().map(String::as_str).collect();
@@ -58,9 +64,14 @@ pub(crate) fn run(
     let mut file = path.map(|path| ConfigFile::read(path, definition)).transpose()?;
     let mut problems: Vec<_> = file.iter().flat_map(ConfigFile::problems).collect();
     problems.extend(environment_problems(definition, &names));
+    let mut context = None;
     if problems.is_empty() {
-        let failure = check_combination(&names, path, check_server).err();
-        problems.extend(failure.and_then(|failure| failure.text()));
+        context = context_of(definition, &names, file.as_ref())?;
+        let has_context = context.is_some();
+        problems.extend(file.iter().flat_map(|file| misfits(file, &names, has_context)));
+    }
+    if problems.is_empty() {
+        problems.extend(server_problems(&names, path, check_server));
     }
     if !problems.is_empty() {
         for problem in &problems {
@@ -68,7 +79,6 @@ pub(crate) fn run(
         }
         return Err(Failure::Misconfigured);
     }
-    let context = context_of(definition, &names, file.as_ref())?;
     let text = match what {
         Config::Show(_) => {
             if let Some(file) = &mut file {
@@ -91,14 +101,10 @@ pub(crate) fn run(
     output::print_text(&text).map_err(Failure::from_output)
 }
 
-/// Checks values that are valid one by one but may not fit together.
-fn check_combination(
-    names: &[&str],
-    path: Option<&Path>,
-    check_server: CheckServer,
-) -> Result<(), Failure> {
+/// The problems of values that are valid one by one.
+fn server_problems(names: &[&str], path: Option<&Path>, check_server: CheckServer) -> Vec<String> {
     if !matches!(names, ["up" | "broker"]) {
-        return Ok(());
+        return Vec::new();
     }
     let mut words = vec!["tidings".into()];
     if let Some(path) = path {

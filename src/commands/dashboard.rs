@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use clap::Args;
 use jiff::Timestamp;
+use tidings_broker::HTTP_PORT;
 use tidings_broker::access::Permission;
 use tidings_protocol::CanonicalUrl;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::commands::token::{PERMISSIONS, create_temporary};
-use crate::flags::address::parse_http_url;
+use crate::flags::address::{parse_http_url, read_http_url};
 use crate::flags::{DataFlag, of_existing_data, parse_expiry};
 use crate::services::principals::POLL_INTERVAL;
 use crate::terminal::failure::Failure;
@@ -44,16 +45,16 @@ pub(crate) struct DashboardArgs {
     #[arg(long, value_name = "WHEN", default_value = "12h", value_parser = parse_expiry)]
     expires: Timestamp,
 
-    /// HTTP of the broker, at HOST:PORT, a port or a URL
+    /// HTTP of the broker, at HOST:PORT, a port or a URL [default: that of the broker on the data
+    /// directory, or 127.0.0.1:12346]
     // Not a setting: `http` is where a server listens.
     #[arg(
         id = "typed_http",
         long = "http",
         value_name = "HOST:PORT",
-        default_value = "127.0.0.1:12346",
         value_parser = parse_http,
     )]
-    http: CanonicalUrl<'static>,
+    http: Option<CanonicalUrl<'static>>,
 
     #[command(flatten)]
     data: DataFlag,
@@ -65,7 +66,7 @@ fn parse_http(text: &str) -> Result<CanonicalUrl<'static>, String> {
 
 /// Writes the token in the data directory, if a broker listens and requires a login.
 pub(crate) async fn run(args: &DashboardArgs) -> Result<(), Failure> {
-    check_listener(&args.http).await?;
+    let url = find_listener(args).await?;
     let token = create_temporary(&args.data, PREFIX, &args.allow, args.expires)?;
     let has_token = token.is_some();
     if !has_token {
@@ -76,7 +77,7 @@ pub(crate) async fn run(args: &DashboardArgs) -> Result<(), Failure> {
     }
     // Browsers send no fragment to the broker.
     let fragment = token.map(|token| format!("#token={}", token.secret()));
-    let url = format!("{}{}", args.http, fragment.unwrap_or_default());
+    let url = format!("{url}{}", fragment.unwrap_or_default());
     Console::new().line(&url).map_err(|_| Failure::OutputClosed)?;
     if args.open {
         if has_token {
@@ -92,6 +93,22 @@ pub(crate) async fn run(args: &DashboardArgs) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The address of the page that is named, or of the broker on the data directory, or the default
+/// one. Fails if no process listens there.
+async fn find_listener(args: &DashboardArgs) -> Result<CanonicalUrl<'static>, Failure> {
+    if let Some(url) = &args.http {
+        return check_listener(url).await.map(|()| url.clone());
+    }
+    // After a crash the file of a broker stays.
+    if let Some(url) = read_http_url(&args.data.data)
+        && check_listener(&url).await.is_ok()
+    {
+        return Ok(url);
+    }
+    let url = parse_http(&HTTP_PORT.to_string()).expect("a port is an address");
+    check_listener(&url).await.map(|()| url)
 }
 
 /// Fails if no process listens at the address of the page. Any listener is accepted, because only

@@ -2,16 +2,21 @@
 
 #![expect(clippy::disallowed_methods, reason = "a check has a time limit")]
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use hyper::body::Bytes;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tidings_client::ClientError;
-use tidings_egress::AllowPrivate;
 use tidings_egress::client::OutgoingClient;
-use tidings_egress::connect::{ConnectConfig, Connector};
+use tidings_egress::connect::{ConnectConfig, Connector, SystemLookup, system_roots};
+use tidings_egress::{AllowPrivate, Reason};
 use tidings_protocol::status::{TopicState, TopicStatus};
 use tidings_protocol::{CanonicalUrl, Code, Command, TopicAction, TopicCommand};
 use tokio::time::timeout;
@@ -31,7 +36,8 @@ Examples:
 
 It prints `healthy`, or `unhealthy` and the reason on standard error. Healthy is a broker that
 answers within five seconds and whose topics accept events. `tidings status` checks more. --http
-needs no login, and verifies a certificate with the authorities of the system or of SSL_CERT_FILE.
+needs no login, and verifies a certificate with the authorities of --ca, of SSL_CERT_FILE or of the
+system.
 
 Exit codes: 0 healthy; 1 unhealthy, or the broker cannot be reached; 2 wrong usage.";
 
@@ -42,8 +48,7 @@ const NAME: &str = "tidings-health";
 const CHECK_MAX: Duration = Duration::from_secs(5);
 
 /// Flags of the line protocol, without effect on a check by HTTP.
-const LINE_FLAGS: [&str; 8] =
-    ["broker", "context", "tls", "ca", "crl", "cert", "cert-key", "token-file"];
+const LINE_FLAGS: [&str; 7] = ["broker", "context", "tls", "crl", "cert", "cert-key", "token-file"];
 
 /// Bytes of an answer by HTTP that are shown.
 const BODY_BYTES_MAX: usize = 1_000;
@@ -63,6 +68,10 @@ pub(crate) struct HealthArgs {
     /// Long names of the flags that were typed.
     #[arg(skip)]
     pub(crate) typed_flags: Vec<String>,
+
+    /// The value of `--ca`, which is for both ways.
+    #[arg(skip)]
+    pub(crate) ca: Option<PathBuf>,
 }
 
 /// Prints one word.
@@ -70,14 +79,13 @@ pub(crate) async fn run(args: HealthArgs) -> Result<(), Failure> {
     let is_of_lines = |typed: &&String| LINE_FLAGS.contains(&typed.as_str());
     if let (Some(_), Some(flag)) = (&args.http, args.typed_flags.iter().find(is_of_lines)) {
         let text = format!(
-            "--{flag} has no effect with --http, which logs in nowhere and trusts the authorities of \
-             the system; remove one of the two flags"
+            "--{flag} has no effect with --http, which logs in nowhere; remove one of the two flags"
         );
         return Err(Failure::Usage(text));
     }
     let check = async {
         match &args.http {
-            Some(url) => check_http(url).await,
+            Some(url) => check_http(url, args.ca.as_deref()).await,
             None => check_broker(&args.broker).await,
         }
     };
@@ -115,18 +123,37 @@ async fn check_broker(flag: &BrokerFlag) -> Result<(), Failure> {
     }
 }
 
-async fn check_http(url: &CanonicalUrl<'_>) -> Result<(), Failure> {
+async fn check_http(url: &CanonicalUrl<'_>, ca: Option<&Path>) -> Result<(), Failure> {
     let config = ConnectConfig { allow_private: AllowPrivate::All, ..ConnectConfig::default() };
-    let connector = Connector::new(&config).map_err(|error| Failure::failed(error.to_string()))?;
+    let roots = ca.map_or_else(|| Ok(system_roots()), read_roots)?;
+    let connector = Connector::with(&config, Arc::new(SystemLookup), roots);
+    let connector = connector.map_err(|error| Failure::failed(error.to_string()))?;
     let client = OutgoingClient::new(connector, HeaderValue::from_static(NAME), CHECK_MAX);
     let answer = client.send(Method::GET, url, HeaderMap::new(), Bytes::new(), BODY_BYTES_MAX);
-    let answer =
-        answer.await.map_err(|failure| Failure::failed(format!("{url}: {}", failure.text)))?;
+    let answer = answer.await.map_err(|failure| {
+        let is_odd = matches!(failure.reason, Reason::BadHttp | Reason::Reset);
+        let is_plain = url.as_str().starts_with("http://");
+        let hint = if is_odd && is_plain { "; if it expects TLS, begin with https://" } else { "" };
+        Failure::failed(format!("{url}: {}{hint}", failure.text))
+    })?;
     if answer.status.is_success() {
         return Ok(());
     }
     let body = printable(&String::from_utf8_lossy(&answer.body), BODY_BYTES_MAX);
     Err(Failure::failed(format!("{url}: HTTP status {}: {body}", answer.status.as_u16())))
+}
+
+/// The authorities in a PEM file.
+fn read_roots(file: &Path) -> Result<RootCertStore, Failure> {
+    let wrong = |error: &dyn ToString| {
+        Failure::Usage(format!("--ca {}: {}", file.display(), error.to_string()))
+    };
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_file_iter(file).map_err(|error| wrong(&error))? {
+        let authority = authority.map_err(|error| wrong(&error))?;
+        roots.add(authority).map_err(|error| wrong(&error))?;
+    }
+    if roots.is_empty() { Err(wrong(&"it contains no certificate in PEM")) } else { Ok(roots) }
 }
 
 /// The URL that says whether the broker is ready.

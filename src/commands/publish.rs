@@ -311,7 +311,7 @@ impl LinePublisher {
 
     /// Reports the results and returns the matching exit code.
     fn finish(&self, result: Result<(), String>) -> Result<(), Failure> {
-        let PublishTally { rejected: refused, read_error: ref unreadable, .. } = self.tally;
+        let PublishTally { rejected, ref read_error, .. } = self.tally;
         let confirmed = format_count(self.tally.confirmed);
         if let Err(error) = result {
             let rest = self.publisher.first_unanswered().map_or(String::new(), |line| {
@@ -320,17 +320,17 @@ impl LinePublisher {
             let broker = &self.broker;
             return Err(Failure::failed(format!("{broker}: {error}; {confirmed} confirmed{rest}")));
         }
-        if let Some(error) = unreadable {
+        if let Some(error) = read_error {
             return Err(Failure::failed(format!(
                 "cannot read standard input: {error}; {confirmed} confirmed"
             )));
         }
-        if refused > REPORTED_MAX {
-            note(&format!("and {} more lines", format_count(refused - REPORTED_MAX)));
+        if rejected > REPORTED_MAX {
+            note(&format!("and {} more lines", format_count(rejected - REPORTED_MAX)));
         }
-        if refused > 0 {
-            let refused = format_count(refused);
-            return Err(Failure::failed(format!("{confirmed} confirmed, {refused} rejected")));
+        if rejected > 0 {
+            let rejected = format_count(rejected);
+            return Err(Failure::failed(format!("{confirmed} confirmed, {rejected} rejected")));
         }
         self.note(&format!("{confirmed} confirmed"));
         Ok(())

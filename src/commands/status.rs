@@ -6,14 +6,13 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidings_protocol::status::{GroupStatus, Rate, TopicStatus};
+use tidings_protocol::status::{BrowserFields, GroupStatus, Rate, TopicStatus};
 use tokio::time::timeout;
 
 use crate::client::manage::{self, BrokerClient, OutputFlags};
 use crate::client::overview::{GroupOverview, Overview};
-use crate::client::received::Received;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_bytes, plural, terminal_safe};
+use crate::terminal::output::{Console, format_bytes, format_count, plural, terminal_safe};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -25,11 +24,10 @@ The first line is that of the dashboard. Not well is: a topic that rejects event
 damaged, stands still, is paused with waiting work, or has no worker for it or too few; a paused job
 with unfinished URLs; many dead letters outside of jobs; a running job with many failed pages; a disk
 that is nearly full; a certificate that expires within two weeks; a crawler of this process that
-cannot store pages or has lost its network; lost audit records; no answer.
+cannot store pages or has lost its network; a receiver of a push or of callbacks that refuses one
+request after the other; lost audit records; no answer.
 
-A broker of an older version may not say whether all is well; what it does not know is shown as -.
-
-Exit codes: 0 all is well; 1 it is not, is unknown, or the broker cannot be reached; 2 wrong usage.";
+Exit codes: 0 all is well; 1 it is not, or the broker cannot be reached; 2 wrong usage.";
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-status";
@@ -79,17 +77,17 @@ async fn read(output: &OutputFlags) -> Result<Overview, Failure> {
 /// The figures as an object.
 pub(crate) fn object(overview: &Overview, address: &str) -> Value {
     let group = |group: &GroupOverview| match group {
-        GroupOverview::Sound(status) => status.json("group"),
+        GroupOverview::Sound(status) => manage::json(&**status),
         GroupOverview::Damaged(status) => manage::json(status),
         GroupOverview::Still { group, reason } => json!({ "group": group, "still": reason }),
     };
     json!({
-        "well": overview.problems.as_ref().map(Vec::is_empty),
+        "well": overview.is_well(),
         "problems": overview.problems,
         "broker": address,
         "version": overview.version,
         "connections": overview.connections,
-        "topics": overview.topics.iter().map(|topic| topic.json("topic")).collect::<Vec<_>>(),
+        "topics": overview.topics.iter().map(manage::json).collect::<Vec<_>>(),
         "groups": overview.groups.iter().map(group).collect::<Vec<_>>(),
     })
 }
@@ -97,24 +95,16 @@ pub(crate) fn object(overview: &Overview, address: &str) -> Value {
 /// The sentence, and the figures for people.
 pub(crate) fn lines(overview: &Overview, address: &str) -> Vec<String> {
     let Overview { version, connections, problems, topics, groups } = overview;
-    let unknown = || "Whether all is well is unknown: this older broker does not say.".to_owned();
-    let mut lines = vec![problems.as_deref().map_or_else(unknown, sentence)];
-    let connections = connections.map(|count| plural(count, "connection"));
-    let connections = connections.unwrap_or_else(|| "- connections".to_owned());
+    let mut lines = vec![sentence(problems)];
+    let connections = plural(*connections, "connection");
     lines.push(format!("broker {address}, version {version}, {connections}"));
-    let sum = |key: &str, count: fn(&TopicStatus) -> u64, show: fn(u64) -> String| {
-        let is_known = topics.iter().all(|topic| topic.has(key));
-        is_known.then(|| show(topics.iter().map(|topic| count(topic)).sum()))
-    };
-    let dash = || "-".to_owned();
+    let sum = |count: fn(&TopicStatus) -> u64| topics.iter().map(count).sum();
     lines.push(format!(
         "{} with {}, {} on disk, {} new events a second",
         plural(topics.len() as u64, "topic"),
-        sum("kept", |topic| topic.kept, |kept| plural(kept, "event"))
-            .unwrap_or_else(|| "- events".to_owned()),
-        sum("log-bytes", |topic| topic.log_bytes, format_bytes).unwrap_or_else(dash),
-        sum("rate", |topic| topic.rate.tenths, |tenths| Rate { tenths }.to_string())
-            .unwrap_or_else(dash),
+        plural(sum(|topic| topic.kept), "event"),
+        format_bytes(sum(|topic| topic.log_bytes)),
+        Rate { tenths: sum(|topic| topic.rate.tenths) },
     ));
     let shown = groups.iter().take(GROUPS_MAX).map(|group| match group {
         GroupOverview::Sound(status) => group_line(status),
@@ -140,28 +130,36 @@ fn sentence(problems: &[String]) -> String {
     sentence
 }
 
-fn group_line(status: &Received<GroupStatus>) -> String {
+fn group_line(status: &GroupStatus) -> String {
     let GroupStatus { group, members, waiting, processing, completed, failed, dead_kept, .. } =
-        &**status;
+        status;
     let counts = [
-        ("waiting", waiting, "waiting"),
-        ("processing", processing, "in work"),
-        ("completed", completed, "completed"),
-        ("failed", failed, "failed"),
+        (waiting, "waiting"),
+        (processing, "in work"),
+        (completed, "completed"),
+        (failed, "failed"),
     ];
-    let counts = counts.map(|(key, count, what)| format!("{} {what}", status.count(key, *count)));
-    let noun = |key: &str, count: u64, noun: &str| {
-        if status.has(key) { plural(count, noun) } else { format!("- {noun}s") }
-    };
-    let members = noun("members", *members, "worker");
-    let dead = noun("dead-kept", *dead_kept, "dead letter");
+    let counts = counts.map(|(count, what)| format!("{} {what}", format_count(*count)));
+    let members = plural(*members, "worker");
+    let browsers = browsers(&status.browsers);
+    let dead = plural(*dead_kept, "dead letter");
     let paused = if status.paused { "paused, " } else { "" };
     let down = match status.keys_down {
         0 => String::new(),
         1 => ", 1 host does not answer".to_owned(),
         hosts => format!(", {} do not answer", plural(hosts, "host")),
     };
-    format!("group {group}: {paused}{members}, {}, {dead}{down}", counts.join(", "))
+    format!("group {group}: {paused}{members}{browsers}, {}, {dead}{down}", counts.join(", "))
+}
+
+/// What crawlers report about their browsers.
+fn browsers(report: &BrowserFields) -> String {
+    let Some(browsers) = report.browsers else { return String::new() };
+    let left = report.pages_left.map(|pages| format!(", {} left", plural(pages, "page")));
+    let memory = format_bytes(report.bytes.unwrap_or(0));
+    let restarts = plural(report.restarts.unwrap_or(0), "restart");
+    let browsers = plural(browsers, "browser");
+    format!(", {browsers} ({memory}{}, {restarts})", left.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -171,15 +169,15 @@ mod tests {
     #[test]
     fn the_figures_fit_on_a_screen() {
         let topic = "log kept=1042 rate=0.5 log-bytes=2100000 state=ok";
-        let topic = Received::parse(topic, TopicStatus::parse);
-        let group =
-            "crawlers members=2 waiting=1499 processing=7 completed=12 failed=0 keys-down=20";
-        let group = Received::parse(group, GroupStatus::parse);
+        let topic = TopicStatus::parse(topic);
+        let group = "crawlers members=2 browsers=2 browser-pages-left=87 browser-bytes=412000000 \
+             browser-restarts=1 waiting=1499 processing=7 completed=12 failed=0 keys-down=20";
+        let group = GroupStatus::parse(group);
         let groups = (0..30).map(|_| GroupOverview::Sound(group.clone().into())).collect();
         let overview = Overview {
             version: "0.1.0".to_owned(),
-            connections: Some(3),
-            problems: Some(Vec::new()),
+            connections: 3,
+            problems: Vec::new(),
             topics: vec![topic.clone(), topic],
             groups,
         };
@@ -190,8 +188,8 @@ mod tests {
                 "All is well.",
                 "broker 127.0.0.1:1, version 0.1.0, 3 connections",
                 "2 topics with 2,084 events, 4.2 MB on disk, 1.0 new events a second",
-                "group crawlers: 2 workers, 1,499 waiting, 7 in work, 12 completed, 0 failed, \
-                 - dead letters, 20 hosts do not answer",
+                "group crawlers: 2 workers, 2 browsers (412 MB, 87 pages left, 1 restart), \
+                 1,499 waiting, 7 in work, 12 completed, 0 failed, 0 dead letters, 20 hosts do not answer",
             ]
         );
         assert_eq!((lines.len(), lines.last().unwrap().as_str()), (12, "and 22 more groups"));

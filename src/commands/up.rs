@@ -10,14 +10,14 @@ use clap::Args;
 use tidings_broker::BrokerConfig;
 use tidings_client::{ClientError, Delivery};
 use tidings_protocol::{
-    AttributeFilter, CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP, UrlError, field,
+    AttributeFilter, CanonicalUrl, Command, DEAD_LETTER_TOPIC, DEFAULT_GROUP, Prio, UrlError, field,
 };
-use tidings_subscriber::figures::CrawlerFigures;
+use tidings_subscriber::metrics::CrawlerMetrics;
 use tidings_subscriber::{CrawlerConfig, PageReport};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::connection;
-use crate::commands::broker::{http_line, warn_if_open};
+use crate::commands::broker::warn_if_open;
 use crate::commands::watch_feed::{FeedsFlag, watch_configured};
 use crate::flags::DataFlag;
 use crate::flags::address::{AddressFile, BrokerAddress};
@@ -41,6 +41,9 @@ Then, in another terminal:
 
 Events are in DIR/topics, queues and jobs in DIR/groups, pages in DIR/pages.db, an SQLite database.
 Ctrl-C stops cleanly; a second one stops at once.";
+
+/// What `after=` and `every=` may be.
+const TIME_FORMS: &str = "a duration such as 30m, or a time of day such as 06:00";
 
 /// The longest line of a client in a note, in characters.
 const LINE_CHARS_MAX: usize = 200;
@@ -74,6 +77,14 @@ impl UpArgs {
         self.server.config(&self.data)
     }
 
+    /// [`ServerFlags::problems`], with those of the crawler.
+    pub(crate) fn problems(&self) -> Vec<Failure> {
+        let CrawlerFlags { sinks, outgoing, .. } = &self.crawler;
+        let own = [sinks.check(&self.data), outgoing.identity.check()];
+        let own = own.into_iter().filter_map(Result::err);
+        own.chain(self.server.problems(&self.data)).collect()
+    }
+
     /// The paths that the process uses.
     pub(crate) fn resources<'a>(&'a self, config: Option<&'a Path>) -> ServerResources<'a> {
         let CrawlerFlags { sinks, outgoing, .. } = &self.crawler;
@@ -97,8 +108,8 @@ pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), F
     config.settings = shown;
     args.server.check_exposure(&config, &sockets, &args.data)?;
     let member = stack::set_own_member(&mut config);
-    let figures = Arc::<CrawlerFigures>::default();
-    config.metrics.push(Arc::clone(&figures) as _);
+    let metrics = Arc::<CrawlerMetrics>::default();
+    config.metrics_sources.push(Arc::clone(&metrics) as _);
     let outgoing = &args.crawler.outgoing;
     let tracking = args.crawler.tracking_params();
     let prepared =
@@ -107,12 +118,13 @@ pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), F
     let broker = stack::start_broker_on(config, sockets).await?;
     let (broker, beside) = prepared.start(broker).await?;
     let listening = broker.local_addr();
-    let is_encrypted = args.server.tls.is_encrypted();
     let reach = stack::client_address(&broker);
-    let _announced = AddressFile::write(data, &reach)
+    let is_encrypted = args.server.tls.is_encrypted();
+    let http = broker.http_addr().map(|address| stack::http_url(address, is_encrypted));
+    let _announced = AddressFile::write(data, &reach, http.as_deref())
         .with_context(|| format!("cannot write to the data directory {}", data.display()))?;
     let mut crawling = args.crawler.config(&reach, &args.data)?;
-    (crawling.member, crawling.figures) = (Some(member), figures);
+    (crawling.member, crawling.metrics) = (Some(member), metrics);
     if let Some(render) = &mut crawling.render {
         render.launch.starter = for_browsers;
     }
@@ -122,7 +134,7 @@ pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), F
 
     printer.line(&format!("listening on {listening}"));
     if let Some(address) = broker.http_addr() {
-        printer.line(&http_line(address, is_encrypted));
+        printer.line(&args.server.http_line(address));
         warn_if_open(address, &args.server, &mut printer.console);
     }
     printer.line(&format!("storing in {places}"));
@@ -141,7 +153,7 @@ pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), F
         result = print_pages(&mut node.crawler, &mut printer, &stop) => result,
         () = service.run(&node.broker) => Ok(()),
         () = watch_configured(&reach, &args.feeds) => Ok(()),
-        () = report_wrong_urls(&reach) => Ok(()),
+        () = report_unusable_lines(&reach) => Ok(()),
         () = args.server.access.watch_principals(&node.broker, data) => Ok(()),
     };
     let stopping = StopTimer::begin(args.server.process.stop_timeout);
@@ -154,17 +166,17 @@ pub(crate) async fn run(args: UpArgs, mut started: StartContext) -> Result<(), F
     result
 }
 
-/// Prints a note for each line that the crawlers' group could not read as a URL. It reads them from
-/// the topic of dead letters, on which the group announces at most 100 a minute. Without that topic
-/// `up` works as well. Never ends.
-async fn report_wrong_urls(broker: &BrokerAddress) {
-    if let Err(error) = note_wrong_urls(broker).await {
-        tracing::debug!(%error, "lines that are not URLs are no longer reported");
+/// Prints a note for each line that the crawlers' group could not use. It reads them from the topic
+/// of dead letters, on which the group announces at most 100 a minute. Without that topic `up` works
+/// as well. Never ends.
+async fn report_unusable_lines(broker: &BrokerAddress) {
+    if let Err(error) = note_unusable_lines(broker).await {
+        tracing::debug!(%error, "lines that crawlers cannot use are no longer reported");
     }
     future::pending::<()>().await;
 }
 
-async fn note_wrong_urls(broker: &BrokerAddress) -> Result<(), ClientError> {
+async fn note_unusable_lines(broker: &BrokerAddress) -> Result<(), ClientError> {
     let (client, mut deliveries) = connection::try_connect(broker, "tidings-up").await?;
     let topic = DEAD_LETTER_TOPIC.parse().expect("a constant that is a name");
     let (from, cursor, filter) = (None, None, AttributeFilter::default());
@@ -172,7 +184,7 @@ async fn note_wrong_urls(broker: &BrokerAddress) -> Result<(), ClientError> {
     client.request(&subscribe).await?;
     while let Some(delivery) = deliveries.next().await {
         if let Delivery::Msg { payload, .. } = delivery
-            && let Some(text) = wrong_url(&payload)
+            && let Some(text) = unusable_line(&payload)
         {
             note(&text);
         }
@@ -180,33 +192,58 @@ async fn note_wrong_urls(broker: &BrokerAddress) -> Result<(), ClientError> {
     Err(deliveries.reason())
 }
 
-/// The note for a dead letter about a line that is not a URL.
-fn wrong_url(dead_letter: &str) -> Option<String> {
-    const TOO_LONG: &str = "reason=url-too-long";
+/// The note for a dead letter about a line that the crawlers' group could not use.
+fn unusable_line(dead_letter: &str) -> Option<String> {
     let (reason, rest) = dead_letter.split_once(' ')?;
-    if !["reason=not-a-url", "reason=not-an-http-url", TOO_LONG].contains(&reason)
-        || field(rest, "group") != Some(DEFAULT_GROUP)
-    {
+    if field(rest, "group") != Some(DEFAULT_GROUP) {
         return None;
     }
     // `group=.. topic=.. seq=.. <payload>`
     let line = rest.splitn(4, ' ').nth(3)?;
     let shown = printable(line, LINE_CHARS_MAX);
-    if reason == TOO_LONG {
-        return Some(format!("{}: {shown}", UrlError::TooLong));
-    }
-    let target = line.split(' ').next().unwrap_or_default();
+    let remedy = match reason.strip_prefix("reason=")? {
+        "not-a-url" | "not-an-http-url" => return Some(not_a_url(line, &shown)),
+        "url-too-long" => return Some(format!("{}: {shown}", UrlError::TooLong)),
+        "attributes-too-long" | "payload-too-long" => "its attributes are too long".to_owned(),
+        "no-key-attribute" => "it lacks the attribute that is the key of the group".to_owned(),
+        "bad-prio" => format!("prio= is a number from -{0} to {0}", Prio::LIMIT),
+        "bad-after" => format!("after= is {TIME_FORMS}"),
+        "bad-every" => format!("every= is {TIME_FORMS}, or 0"),
+        "bad-render" => "render= is yes, no or auto".to_owned(),
+        "too-many-schedules" => "there are too many schedules; every=0 ends one".to_owned(),
+        "bad-job-name" => "job= is not the name of a job".to_owned(),
+        "unknown-job" => "there is no such job; `tidings job open` opens one".to_owned(),
+        "finished-job" => "the job is done; `tidings job open` opens its next pass".to_owned(),
+        "cancelled-job" => "the job is cancelled".to_owned(),
+        "blocked" => {
+            "its host or URL is blocked; `tidings host show HOST` names the rule".to_owned()
+        }
+        _ => return None,
+    };
+    Some(format!("not fetched: {shown}; {remedy}"))
+}
+
+fn not_a_url(line: &str, shown: &str) -> String {
+    let mut words = line.split(' ');
+    let target = words.next().unwrap_or_default();
     let has_scheme = target.contains("://");
+    if CanonicalUrl::parse(target).is_ok() && has_scheme {
+        return if words.any(|word| CanonicalUrl::parse(word).is_ok()) {
+            format!("not fetched: {shown}; write one URL on each line")
+        } else {
+            format!("not fetched: {shown}; only KEY=VALUE words may follow a URL")
+        };
+    }
     let is_host = target.contains(['.', ':']) || target.starts_with("localhost");
     let url = format!("http://{target}");
-    Some(match CanonicalUrl::parse(&url) {
+    match CanonicalUrl::parse(&url) {
         Ok(_) if is_host && !has_scheme => {
             format!("not a URL: {shown}, did you mean {} ?", printable(&url, LINE_CHARS_MAX))
         }
         _ => {
             format!("not a URL: {shown}; crawlers fetch lines that begin with http:// or https://")
         }
-    })
+    }
 }
 
 /// Prints a line for each page until `stop` is cancelled, or the crawler ends at its limit.
@@ -276,7 +313,7 @@ mod tests {
     #[test]
     fn a_line_without_a_scheme_is_reported_with_a_suggestion() {
         let note = |reason: &str, line: &str| {
-            wrong_url(&format!("reason={reason} group=crawlers topic=new-url seq=7 {line}"))
+            unusable_line(&format!("reason={reason} group=crawlers topic=new-url seq=7 {line}"))
         };
         assert_eq!(
             note("not-a-url", "example.com/x").unwrap(),
@@ -292,9 +329,19 @@ mod tests {
         }
         let text = note("url-too-long", "http://example.com/").unwrap();
         assert_eq!(text, "the URL is longer than 8192 bytes: http://example.com/");
-        assert_eq!(note("unknown-job", "http://a.example/ job=x"), None);
+        for (reason, line, remedy) in [
+            ("not-a-url", "http://a.example/ http://b.example/", "write one URL on each line"),
+            ("not-a-url", "http://a.example/ a page", "only KEY=VALUE words may follow a URL"),
+            ("unknown-job", "http://a.example/ job=x", "there is no such job; `tidings job open` "),
+            ("bad-every", "http://a.example/ every=1hr", "every= is a duration such as 30m, "),
+            ("bad-prio", "http://a.example/ prio=high", "prio= is a number from -"),
+            ("blocked", "http://a.example/", "its host or URL is blocked; "),
+        ] {
+            let text = note(reason, line).unwrap();
+            assert!(text.starts_with(&format!("not fetched: {line}; {remedy}")), "{text}");
+        }
         let other = "reason=not-a-url group=thumbs topic=t seq=7 example.com/x";
-        assert_eq!(wrong_url(other), None);
-        assert_eq!(wrong_url("http://a.example/ reason=max-attempts group=crawlers"), None);
+        assert_eq!(unusable_line(other), None);
+        assert_eq!(unusable_line("http://a.example/ reason=max-attempts group=crawlers"), None);
     }
 }

@@ -13,7 +13,9 @@ use tidings_subscriber::sink::sqlite;
 use tidings_subscriber::{images, state as crawler};
 
 use super::topic::{VerifyReport, verify_offline};
+use crate::flags::address::ADDRESS_FILE;
 use crate::services::principals::AccessFile;
+use crate::services::tls::BROKER_SOCKET;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::Console;
 
@@ -33,7 +35,7 @@ const SCHEMAS: &[Schema] = &[
     crawler::SCHEMA,
     #[cfg(feature = "hub")]
     tidings_connectors::hub::SCHEMA,
-    websub::DIGEST_SCHEMA,
+    websub::SCHEMA,
 ];
 
 /// Other names in a data directory: files that the broker's own check covers, files without content
@@ -52,6 +54,9 @@ const KNOWN_NAMES: [&str; 10] = [
     // Damaged logs that were replaced.
     "set-aside",
 ];
+
+/// Names of files without content to verify that do not show that a directory is one of Tidings.
+const UNVERIFIED_NAMES: [&str; 3] = [BROKER_SOCKET, ADDRESS_FILE, "audit.log"];
 
 /// The flags of `tidings verify`.
 #[derive(Debug, Args)]
@@ -105,21 +110,24 @@ fn verify_directory(data: &Path) -> Result<Vec<VerifyReport>, Failure> {
     for path in sorted_paths(data)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if has_extension(&path, "db") {
-            reports.push(verify_database(&path));
+            let schema = SCHEMAS.iter().find(|schema| name == schema.file);
+            reports.push(verify_database(&path, schema));
         } else if images::FOLDERS.contains(&&*name) {
             reports.push(verify_images(&path)?);
-        } else if !KNOWN_NAMES.contains(&&*name) && !is_sqlite_side_file(&name) {
+        } else if !KNOWN_NAMES.contains(&&*name)
+            && !UNVERIFIED_NAMES.contains(&&*name)
+            && !is_sqlite_side_file(&name)
+        {
             let note = "not checked: a file of another program, or a copy of a damaged file";
             reports.push(VerifyReport::of_file(&path, Vec::new(), vec![note.to_owned()]));
         }
     }
     let states = sorted_paths(&data.join("watch"))?;
-    for path in states.into_iter().filter(|path| has_extension(path, "state")) {
-        let (problems, notes) =
-            state_file::check(&path).unwrap_or_else(|error| (vec![error.to_string()], Vec::new()));
-        let mut report = VerifyReport::of_file(&path, problems, notes);
+    for path in states.into_iter().filter(|path| has_extension(path, state_file::EXTENSION)) {
+        let mut report = verify_database(&path, Some(&state_file::SCHEMA));
         if report.damaged {
-            let loss = "nothing: files in damaged lines are announced again, under the same ids";
+            let loss =
+                "nothing for damaged rows: their files are announced again, under the same ids";
             report.remedy = Some(loss.to_owned());
         }
         reports.push(report);
@@ -159,8 +167,7 @@ fn verify_images(path: &Path) -> Result<VerifyReport, Failure> {
     Ok(report)
 }
 
-fn verify_database(path: &Path) -> VerifyReport {
-    let schema = SCHEMAS.iter().find(|schema| path.file_name() == Some(OsStr::new(schema.file)));
+fn verify_database(path: &Path, schema: Option<&Schema>) -> VerifyReport {
     let checked = tidings_database::check(path, schema).unwrap_or_else(|error| CheckReport {
         problems: vec![error.to_string()],
         notes: Vec::new(),

@@ -11,17 +11,18 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use tidings_client::{ClientError, CommandAnswer};
+use tidings_client::{ClientError, CommandAnswer, Subscriber, SubscriberEvent, Subscription};
 use tidings_connectors::websub::{self, HubLease};
 use tidings_documents::feed::watched_feed::FeedSettings;
 use tidings_documents::feed::{NO_FEED, NO_FEED_ADVICE};
 use tidings_protocol::status::{GroupStatus, ScheduleStatus, TaskState, TaskStatus};
 use tidings_protocol::{
-    CanonicalUrl, Code, Command, DEFAULT_GROUP, GroupAction, GroupCommand, Payload, TopicName,
-    field, format_ms,
+    AttributeFilter, CanonicalUrl, Code, Command, DEFAULT_GROUP, GroupAction, GroupCommand,
+    Payload, Seq, StartAt, TopicName, format_ms,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
+use crate::client::connection;
 use crate::client::manage::{BrokerClient, first_word, print_table, spaced};
 use crate::commands::group::tasks::duration;
 use crate::flags::address::BrokerAddress;
@@ -43,8 +44,8 @@ the topic post-ready: its URL, with item= and source=. The crawlers fetch these 
 also be that of a page that names its feed. A page that names a hub (rel=hub) but no feed is
 announced under its own URL whenever its text, links or images change.
 
-The command waits a few seconds for the first read. It fails if the URL has neither a feed nor a
-hub; the URL is then read ever less often, until --stop.
+The command waits a few seconds for the first read. If the URL has neither a feed nor a hub, it
+fails, and the URL is not watched.
 
 The same in the file of --config, for `up` and for crawlers with --broker; read at their start:
   [[feed]]
@@ -63,6 +64,9 @@ const RETRY: Duration = Duration::from_secs(5);
 /// The time limit of the wait for the first read of a feed, and the interval of checks.
 const FIRST_POLL_MAX: Duration = Duration::from_secs(10);
 const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The wait for the event with the feed that a page names. It was published before the watch of the
+/// page ended.
+const NAMED_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The wait for a crawler, which may have just started.
 const CRAWLER_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The longest URL in a table, in characters.
@@ -131,18 +135,23 @@ pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
         console.note(&change);
     }
     let mut watched = Vec::new();
+    let mut failed = Vec::new();
     for feed in &feeds {
-        if args.stop {
-            crawlers.publish(&format!("{} every=0", feed.url)).await?;
-            console.line(&format!("{} is no longer watched", feed.url))?;
-        } else {
+        let url = &feed.url;
+        if !args.stop {
             let task = crawlers.find_task(feed).await?;
-            watched.push((feed, task.map(|task| task.fields.attempts)));
-            crawlers.publish(&feed.to_string()).await?;
-            console.line(&feed.description())?;
+            let attempts = task.map(|task| task.fields.attempts);
+            let from = crawlers.publish(&feed.to_string()).await?;
+            watched.push(WatchBegin { feed, attempts, from, at: Instant::now() });
+        } else if crawlers.is_watched(feed).await? {
+            crawlers.end_watch(feed).await?;
+            console.line(&format!("{url} is no longer watched"))?;
+        } else {
+            failed.push(format!("{url} is not watched; `tidings watch-feed --list` shows what is"));
         }
     }
-    crawlers.report_first_polls(&watched, &mut console).await
+    crawlers.report_first_polls(&watched, &mut failed, &mut console).await?;
+    if failed.is_empty() { Ok(()) } else { Err(Failure::failed(failed.join("\n"))) }
 }
 
 /// The feeds of a configuration file.
@@ -199,8 +208,11 @@ impl WatchedFeed {
         let url = CanonicalUrl::parse(url).map_err(|error| format!("{url}: {error}"))?;
         let settings = FeedSettings::new(min, max, new_only)
             .map_err(|_| "--min must be more than 0 and at most --max".to_owned())?;
-        if every < min || every > max {
-            return Err("--every must be at least --min and at most --max".to_owned());
+        if every < min {
+            return Err(format!("every={} is below min={}", text(every), text(min)));
+        }
+        if every > max {
+            return Err(format!("every={} is above max={}", text(every), text(max)));
         }
         Ok(Self { url: url.into_owned(), every, settings })
     }
@@ -250,6 +262,16 @@ impl FromStr for WatchedFeed {
     }
 }
 
+/// A feed that is watched from now on.
+struct WatchBegin<'a> {
+    feed: &'a WatchedFeed,
+    /// The number of earlier failed reads of a waiting task.
+    attempts: Option<u64>,
+    /// The event that began it.
+    from: Seq,
+    at: Instant,
+}
+
 /// The result of the first read of a feed.
 enum FirstPoll {
     /// It succeeded.
@@ -286,11 +308,11 @@ impl CrawlerGroup<'_> {
         let show = command(GroupAction::Show, Vec::new());
         let (action, topics) = match self.broker.client.request(&show).await {
             Ok(answer) => {
-                let topics = GroupStatus::parse(&answer.ok).settings.topics;
-                if topics.iter().any(|topic| topic == ITEM_TOPIC) {
+                let settings = GroupStatus::parse(&answer.ok).settings;
+                if settings.topics.iter().any(|topic| topic.as_str() == ITEM_TOPIC) {
                     return Ok(None);
                 }
-                (GroupAction::Set, format!("{},{ITEM_TOPIC}", topics.join(",")))
+                (GroupAction::Set, format!("{},{ITEM_TOPIC}", settings.topic_list()))
             }
             // The first member would create it without this topic.
             Err(ClientError::Refused(error)) if error.code == Code::NotFound => {
@@ -305,20 +327,31 @@ impl CrawlerGroup<'_> {
     }
 
     async fn is_watched(&self, feed: &WatchedFeed) -> Result<bool, Failure> {
-        let is_it = |line: &str| first_word(line) == feed.url.as_str();
-        Ok(self.find(GroupAction::Schedules, feed, is_it).await?.is_some())
+        Ok(self.find_schedule(&feed.url).await?.is_some())
     }
 
-    /// Finds the line of this feed in the answer to a list command.
+    async fn find_schedule(
+        &self,
+        url: &CanonicalUrl<'_>,
+    ) -> Result<Option<ScheduleStatus>, Failure> {
+        let of = |line: &str| Some(ScheduleStatus::parse(line)).filter(is_feed);
+        let is_it = |line: &str| of(line).is_some_and(|schedule| schedule.url == url.as_str());
+        let line = self.find(GroupAction::Schedules, Vec::new(), url, is_it).await?;
+        Ok(line.map(|line| ScheduleStatus::parse(&line)))
+    }
+
+    /// Finds the line of this URL in the answer to a list command.
     async fn find(
         &self,
         action: GroupAction<'_>,
-        feed: &WatchedFeed,
+        only: Vec<(&str, &str)>,
+        url: &CanonicalUrl<'_>,
         is_it: impl Fn(&str) -> bool,
     ) -> Result<Option<String>, Failure> {
         // The key of the group is the host, the domain, or something else.
-        for key in [feed.url.host(), feed.url.domain(), ""] {
-            let mut settings = vec![("limit", LISTED_MAX)];
+        for key in [url.host(), url.domain(), ""] {
+            let mut settings = only.clone();
+            settings.push(("limit", LISTED_MAX));
             settings.extend(Some(("key", key)).filter(|_| !key.is_empty()));
             let answer = self.request(action, settings).await?;
             if let Some(line) = answer.more.into_iter().find(|line| is_it(line)) {
@@ -328,47 +361,93 @@ impl CrawlerGroup<'_> {
         Ok(None)
     }
 
-    /// Waits for the first read of each feed, and fails if a URL has nothing to watch. `before`:
-    /// the number of earlier failed reads of a waiting task.
+    /// Waits for the first read of each feed, and prints what is watched. Adds to `failed` the URLs
+    /// with nothing to watch.
     async fn report_first_polls(
         &self,
-        feeds: &[(&WatchedFeed, Option<u64>)],
+        begun: &[WatchBegin<'_>],
+        failed: &mut Vec<String>,
         console: &mut Console,
     ) -> Result<(), Failure> {
         let until = Instant::now() + FIRST_POLL_MAX;
-        let mut failed = Vec::new();
-        for (feed, before) in feeds {
-            let url = &feed.url;
-            match self.first_poll(feed, *before, until).await? {
-                FirstPoll::Done => {}
-                FirstPoll::NoFeed => failed.push(format!(
-                    "{url}: {NO_FEED}; {NO_FEED_ADVICE}. It is still watched: `tidings watch-feed {url} --stop` ends that"
-                )),
-                FirstPoll::Ended => console.note(&format!(
-                    "{url} is no longer watched: it has moved for good, or is gone; \
-                     `tidings watch-feed --list` shows what is watched"
-                )),
-                FirstPoll::Pending(why) => console.note(&format!("{url}: {why}")),
+        for begin in begun {
+            let (feed, url) = (begin.feed, &begin.feed.url);
+            match self.first_poll(begin, until).await? {
+                FirstPoll::Done => console.line(&feed.description())?,
+                FirstPoll::NoFeed => {
+                    self.end_watch(feed).await?;
+                    failed.push(format!("{url}: {NO_FEED}; {NO_FEED_ADVICE}. It is not watched"));
+                }
+                FirstPoll::Ended => console.note(&match self.named_feed(begin).await {
+                    Some(ScheduleStatus { url: named, every, .. }) => format!(
+                        "{url} is a page; its feed {} is watched instead, every {every} now",
+                        printable(&named, URL_CHARS_MAX)
+                    ),
+                    None => format!(
+                        "{url} is no longer watched: it has moved for good, or is gone; \
+                         `tidings watch-feed --list` shows what is watched"
+                    ),
+                }),
+                FirstPoll::Pending(why) => {
+                    console.line(&feed.description())?;
+                    console.note(&format!("{url}: {why}"));
+                }
             }
         }
-        if failed.is_empty() { Ok(()) } else { Err(Failure::failed(failed.join("\n"))) }
+        Ok(())
+    }
+
+    /// The watched feed that a page names, from the event of the crawler that has read the page.
+    async fn named_feed(&self, begin: &WatchBegin<'_>) -> Option<ScheduleStatus> {
+        let condition = format!("named={}", begin.feed.url);
+        let filter = AttributeFilter::parse([&*condition]).ok()?;
+        let topic = SCHEDULE_TOPIC.parse().expect("it is the name of a topic");
+        let from = StartAt::Seq(begin.from);
+        let (connector, connection) = connection::open(self.broker.address(), NAME).await.ok()?;
+        let subscription = Subscription::new(topic).from(from).matching(filter);
+        let mut events = Subscriber::new(connector, subscription).on(connection);
+        let named = async {
+            loop {
+                match events.next().await.ok()? {
+                    SubscriberEvent::Event { payload, .. } => return Some(payload),
+                    SubscriberEvent::Refused(_) | SubscriberEvent::Lost(_) => return None,
+                    _ => {}
+                }
+            }
+        };
+        let event = timeout(NAMED_WAIT_MAX, named).await.ok()??;
+        let feed = CanonicalUrl::parse(first_word(&event)).ok()?;
+        self.find_schedule(&feed).await.ok()?
     }
 
     async fn first_poll(
         &self,
-        feed: &WatchedFeed,
-        before: Option<u64>,
+        begin: &WatchBegin<'_>,
         until: Instant,
     ) -> Result<FirstPoll, Failure> {
+        let feed = begin.feed;
         let crawler_until = Instant::now() + CRAWLER_WAIT_MAX;
-        let mut was_watched = false;
+        let (mut was_watched, mut is_read) = (false, false);
         while Instant::now() < until {
             // The group has the event when there is a schedule; after that, a task exists until the
             // read is finished.
             if self.is_watched(feed).await? {
                 was_watched = true;
-                let Some(task) = self.find_task(feed).await? else { return Ok(FirstPoll::Done) };
-                let is_older = before == Some(task.fields.attempts);
+                let Some(task) = self.find_task(feed).await? else {
+                    // The group may take the event that ends a watch after the answer to the task.
+                    if !std::mem::replace(&mut is_read, true) {
+                        sleep(FIRST_POLL_INTERVAL).await;
+                        continue;
+                    }
+                    return Ok(if self.has_failed(begin).await? {
+                        let why = "the read failed; it is tried again at the next interval, and";
+                        let show = format!("`tidings explain {}` shows the reason", feed.url);
+                        FirstPoll::Pending(format!("{why} {show}"))
+                    } else {
+                        FirstPoll::Done
+                    });
+                };
+                let is_older = begin.attempts == Some(task.fields.attempts);
                 if let Some(reason) = task.fields.last.filter(|_| !is_older) {
                     let reason = spaced(&reason);
                     return Ok(if reason == NO_FEED {
@@ -402,13 +481,29 @@ impl CrawlerGroup<'_> {
             let task = TaskStatus::parse(line);
             task.url == feed.url.as_str() && task.fields.state != TaskState::Dead
         };
-        Ok(self.find(GroupAction::Tasks, feed, is_it).await?.map(|line| TaskStatus::parse(&line)))
+        let line = self.find(GroupAction::Tasks, Vec::new(), &feed.url, is_it).await?;
+        Ok(line.map(|line| TaskStatus::parse(&line)))
     }
 
-    async fn publish(&self, payload: &str) -> Result<(), Failure> {
+    /// Whether a read of this feed has ended as failed since it is watched.
+    async fn has_failed(&self, begin: &WatchBegin<'_>) -> Result<bool, Failure> {
+        let (url, failed) = (&begin.feed.url, vec![("state", "failed")]);
+        let is_it = |line: &str| {
+            let task = TaskStatus::parse(line);
+            let ended = task.fields.ended_ms.map(Duration::from_millis);
+            task.url == url.as_str() && ended.is_some_and(|ago| ago <= begin.at.elapsed())
+        };
+        Ok(self.find(GroupAction::Tasks, failed, url, is_it).await?.is_some())
+    }
+
+    async fn end_watch(&self, feed: &WatchedFeed) -> Result<(), Failure> {
+        self.publish(&format!("{} every=0", feed.url)).await.map(drop)
+    }
+
+    async fn publish(&self, payload: &str) -> Result<Seq, Failure> {
         let topic: TopicName = SCHEDULE_TOPIC.parse().expect("it is the name of a topic");
         let confirmed = match self.broker.client.publish(&topic, payload).await {
-            Ok(published) => published.await.map(drop),
+            Ok(published) => published.await,
             Err(error) => Err(error),
         };
         confirmed.map_err(|error| self.broker.failure(error))
@@ -421,11 +516,8 @@ impl CrawlerGroup<'_> {
     ) -> Result<(), Failure> {
         let settings = vec![("limit", LISTED_MAX)];
         let lines = self.request(GroupAction::Schedules, settings).await?.more;
-        let is_feed = |line: &&String| field(line, "feed").is_some();
-        // Older brokers do not mark schedules of feeds.
-        let feeds: Vec<_> = lines.iter().filter(is_feed).collect();
-        let shown = if feeds.is_empty() { lines.iter().collect() } else { feeds };
-        let rows = shown.into_iter().map(|line| row(line, leases));
+        let schedules = lines.iter().map(|line| ScheduleStatus::parse(line));
+        let rows = schedules.filter(is_feed).map(|feed| row(feed, leases));
         match leases {
             None => print_table(console, "NEXT EVERY URL", rows),
             Some(_) => print_table(console, "NEXT EVERY HUB URL", rows),
@@ -446,8 +538,12 @@ fn hub_subscriptions(data: &Path) -> Result<HubSubscriptions, Failure> {
         .map_err(|error| Failure::failed(format!("{}: {error}", database.display())))
 }
 
-fn row(line: &str, leases: Option<&HubSubscriptions>) -> Vec<String> {
-    let ScheduleStatus { url, every, due_ms, .. } = ScheduleStatus::parse(line);
+fn is_feed(schedule: &ScheduleStatus) -> bool {
+    schedule.feed.is_some()
+}
+
+fn row(feed: ScheduleStatus, leases: Option<&HubSubscriptions>) -> Vec<String> {
+    let ScheduleStatus { url, every, due_ms, .. } = feed;
     let next = format!("in {}", duration(due_ms));
     let hub = leases.map(|leases| match leases.get(&url) {
         Some(HubLease { hub_host, remaining }) => {
@@ -488,7 +584,8 @@ mod tests {
             ("ftp://a.example/", "ftp://a.example/: "),
             ("http://a.example/ evry=1h", "unknown key `evry`"),
             ("http://a.example/ every=soon", "30s"),
-            ("http://a.example/ every=5m", "--every"),
+            ("http://a.example/ every=5m", "every=5m is below min=10m"),
+            ("http://a.example/ every=2d", "every=2d is above max=1d"),
             ("http://a.example/ min=2d", "--min"),
             ("http://a.example/ min=0", "--min"),
         ] {

@@ -10,12 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, setrlimit};
-use tidings_connectors::zmq::frames::PayloadFrame;
-use tidings_connectors::zmq::{
-    self, ADDRESS_SPACE_BYTES_MAX, BindEndpoint, BridgeConfig, ConnectEndpoint, TopicPattern,
-    ZmqConfig,
-};
-use tidings_protocol::TopicName;
+use tidings_connectors::zmq::{self, ADDRESS_SPACE_BYTES_MAX, ZmqConfig, ZmqSockets};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -36,38 +31,14 @@ pub(crate) struct ZmqArgs {
     #[command(flatten)]
     broker: BrokerFlag,
 
-    /// Address for subscribers
-    #[arg(long)]
-    publish: Option<BindEndpoint>,
-
-    /// Topics to send
-    #[arg(long)]
-    topics: Vec<TopicPattern>,
-
-    /// Address for publishers
-    #[arg(long, required_unless_present_any = ["publish", "connect"])]
-    pull: Option<BindEndpoint>,
+    /// Its sockets as JSON
+    #[arg(long, value_parser = |json: &str| serde_json::from_str::<ZmqSockets>(json))]
+    sockets: ZmqSockets,
 
     /// File with the secret CURVE key
     #[cfg(feature = "libzmq")]
     #[arg(long)]
     curve_key: Option<std::path::PathBuf>,
-
-    /// PUB socket to subscribe to
-    #[arg(long, requires = "into")]
-    connect: Option<ConnectEndpoint>,
-
-    /// Topic for its messages
-    #[arg(long)]
-    into: Option<TopicName>,
-
-    /// Prefixes to subscribe to
-    #[arg(long)]
-    prefix: Vec<String>,
-
-    /// Frame that holds the payload
-    #[arg(long)]
-    frame: Option<PayloadFrame>,
 
     /// An earlier process has ended
     #[arg(long)]
@@ -83,16 +54,22 @@ pub(crate) async fn run(args: ZmqArgs) -> Result<(), Failure> {
     let stop = end_with_parent()?;
     let mut console = Console::new();
     #[cfg(not(feature = "libzmq"))]
-    let key = None;
+    let curve_key = None;
     #[cfg(feature = "libzmq")]
-    let key = match args.curve_key.as_deref().map(read_key).transpose() {
+    let curve_key = match args.curve_key.as_deref().map(read_key).transpose() {
         Ok(key) => key,
         Err(reason) => {
             let _ = console.line(&StartReport::failed(&format!("{reason:#}")));
             return Err(Failure::Unsuccessful);
         }
     };
-    let config = config(args, key);
+    let config = ZmqConfig {
+        broker: args.broker.broker.as_str().to_owned(),
+        security: args.broker.broker.security().clone(),
+        curve_key,
+        sockets: args.sockets,
+        is_restart: args.restart,
+    };
     let mut is_ready = false;
     let ready = |bound: &zmq::BoundAddresses| {
         is_ready = true;
@@ -118,25 +95,6 @@ pub(crate) async fn run(args: ZmqArgs) -> Result<(), Failure> {
 fn read_key(file: &std::path::Path) -> anyhow::Result<String> {
     std::fs::read_to_string(file)
         .with_context(|| format!("cannot read the key in {}", file.display()))
-}
-
-fn config(args: ZmqArgs, curve_key: Option<String>) -> ZmqConfig {
-    let bridge = args.connect.zip(args.into).map(|(connect, topic)| BridgeConfig {
-        connect,
-        prefixes: if args.prefix.is_empty() { vec![String::new()] } else { args.prefix },
-        frame: args.frame.unwrap_or_default(),
-        topic,
-    });
-    ZmqConfig {
-        broker: args.broker.broker.as_str().to_owned(),
-        security: args.broker.broker.security().clone(),
-        publish: args.publish,
-        topics: args.topics,
-        pull: args.pull,
-        curve_key,
-        bridge,
-        is_restart: args.restart,
-    }
 }
 
 /// Limits the memory, so that a peer that claims a huge frame ends this process and not the

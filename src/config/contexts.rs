@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 use std::env::var_os;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
@@ -14,13 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::flags::address::BrokerAddress;
 use crate::flags::arguments::{connects, subcommand_of};
+use crate::flags::own_file::read_own;
 use crate::terminal::failure::Failure;
 
 /// The file, below the directory for configuration.
 const FILE: &str = "tidings/contexts.toml";
-
-/// Permission bits with which others could change the file.
-const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// The contents of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -78,7 +74,7 @@ impl Contexts {
     pub(crate) fn read() -> Result<Self, Failure> {
         let Some(path) = path() else { return Ok(Self::default()) };
         let shown = path.display();
-        let text = match read_private(&path) {
+        let text = match read_own(&path) {
             Ok(Some(text)) => text,
             Ok(None) => {
                 let text = format!("{shown}: other users can write it; chmod 600 it, and check it");
@@ -102,16 +98,6 @@ impl Contexts {
             Failure::Usage(format!("no context {name}; known: {known} (see tidings context add)"))
         })
     }
-}
-
-/// The text of a file that only this user or root can change; `None` if others can, too.
-fn read_private(path: &Path) -> io::Result<Option<String>> {
-    let metadata = fs::metadata(path)?;
-    let is_ours = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
-    if !is_ours || metadata.mode() & WRITABLE_BY_OTHERS != 0 {
-        return Ok(None);
-    }
-    fs::read_to_string(path).map(Some)
 }
 
 impl Context {

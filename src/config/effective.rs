@@ -6,11 +6,12 @@ use std::env::{VarError, var};
 
 use clap::builder::{BoolishValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, Command};
-use serde_json::Value;
 
 use super::contexts::Context;
 use super::secrets::hide;
-use super::{ConfigFile, check_values, is_key};
+use super::tables::{FLAG, LISTS, is_list};
+use super::value::quoted;
+use super::{ConfigFile, check_values, find_with_flag, is_flag, is_key};
 use crate::flags::arguments::{connects, env_variable};
 use crate::flags::broker::TOKEN_VARIABLE;
 use crate::terminal::failure::Failure;
@@ -84,7 +85,9 @@ impl Setting {
         let Self { key, values, .. } = self;
         let shown: Vec<_> = values.iter().map(|value| hide(key, value)).collect();
         let is_hidden = values.iter().zip(&shown).any(|(value, shown)| value != shown);
-        let texts: Vec<_> = shown.iter().map(|value| toml_scalar(value)).collect();
+        // The text of a table is TOML.
+        let text = |value: &_| if is_list(key) { String::from(value) } else { toml_scalar(value) };
+        let texts: Vec<_> = shown.iter().map(|value| text(value)).collect();
         let value = match self.kind {
             FlagKind::Switch => values.concat(),
             FlagKind::Single => texts.concat(),
@@ -95,12 +98,10 @@ impl Setting {
 
     /// The setting as a line of a configuration file.
     fn line(&self) -> String {
-        let Self { key, values, unset_meaning: otherwise, .. } = self;
+        let Self { key, values, unset_meaning, .. } = self;
         if values.is_empty() {
-            let otherwise = otherwise
-                .as_ref()
-                .map_or("not set".to_owned(), |text| format!("not set; meaning: {text}"));
-            return format!("# {key} = ..  # {otherwise}");
+            let meaning = unset_meaning.as_ref().map(|text| format!("; meaning: {text}"));
+            return format!("# {key} = ..  # not set{}", meaning.unwrap_or_default());
         }
         let (value, is_hidden) = self.value();
         let origin = match &self.origin {
@@ -131,7 +132,24 @@ pub(crate) fn settings(
     let own = target.into_iter().flat_map(Command::get_arguments);
     let own = own.filter(|arg| !arg.is_global_set());
     let own = own.filter_map(|arg| setting(arg, names, file, context));
-    general.map(|setting| Setting { is_general: true, ..setting }).chain(own).collect()
+    let has_tables = target.is_some_and(|target| find_with_flag(target, FLAG).is_some());
+    let tables = LISTS.iter().filter(|_| has_tables);
+    let tables = tables.map(|(key, _)| list_of_tables(key, names, file));
+    general
+        .map(|setting| Setting { is_general: true, ..setting })
+        .chain(own)
+        .chain(tables)
+        .collect()
+}
+
+fn list_of_tables(key: &str, names: &[&str], file: Option<&ConfigFile>) -> Setting {
+    let found = file.and_then(|file| file.find(names, |found| found == key));
+    let (values, origin) = match found {
+        Some((values, place)) => (values, Origin::File(place)),
+        None => (Vec::new(), Origin::Default),
+    };
+    let (key, kind) = (key.to_owned(), FlagKind::List);
+    Setting { key, values, kind, origin, is_general: false, unset_meaning: None }
 }
 
 /// The context of a subcommand that connects to a broker, if nothing is typed.
@@ -181,7 +199,7 @@ fn setting(
         (vec![value], Origin::Context(context.place()))
     } else if let Some((values, place)) = file
         .filter(|_| context.is_none() || !Context::replaces(arg))
-        .and_then(|file| file.find(names, arg))
+        .and_then(|file| file.find(names, |key| is_flag(arg, key)))
     {
         let values = match kind {
             FlagKind::List => values,
@@ -201,7 +219,7 @@ fn setting(
     Some(Setting { key, values, kind, origin, is_general: false, unset_meaning: otherwise })
 }
 
-fn is_on(text: &str) -> bool {
+pub(super) fn is_on(text: &str) -> bool {
     let parser = BoolishValueParser::new();
     parser.parse_ref(&Command::new("switch"), None, text.as_ref()).unwrap_or(false)
 }
@@ -263,33 +281,6 @@ pub(crate) fn as_file(names: &[&str], settings: &[Setting]) -> String {
 
 /// A text as a TOML value.
 fn toml_scalar(text: &str) -> String {
-    if text.parse::<i64>().is_ok_and(|number| number.to_string() == text) {
-        return text.to_owned();
-    }
-    match serde_json::from_str(text) {
-        Ok(object @ Value::Object(_)) => toml_inline(&object),
-        _ => toml_string(text),
-    }
-}
-
-/// A table in one line.
-fn toml_inline(value: &Value) -> String {
-    match value {
-        Value::Object(members) => {
-            let members = members.iter().filter(|(_, value)| !value.is_null());
-            let members = members
-                .map(|(key, value)| format!("{} = {}", toml_string(key), toml_inline(value)));
-            format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
-        }
-        Value::Array(items) => {
-            format!("[{}]", items.iter().map(toml_inline).collect::<Vec<_>>().join(", "))
-        }
-        Value::String(text) => toml_string(text),
-        other => other.to_string(),
-    }
-}
-
-/// A basic string. JSON and TOML escape the same characters, except for this one.
-fn toml_string(text: &str) -> String {
-    Value::from(text).to_string().replace('\x7f', "\\u007f")
+    let is_number = text.parse::<i64>().is_ok_and(|number| number.to_string() == text);
+    if is_number { text.to_owned() } else { quoted(text) }
 }

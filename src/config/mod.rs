@@ -15,19 +15,20 @@
 //! url = "https://example.org/feed.xml"
 //! ```
 //!
-//! A list of tables is a repeatable flag: a `[[feed]]` becomes a line, any other table a JSON
-//! object.
+//! A list of tables is a repeatable flag, such as `[[feed]]`, where each table becomes a line; or
+//! one of the [`Tables`] of a server, which have no flag.
 //!
 //! The values of the file become the *defaults* of the flags. So the argument parser itself
 //! implements the precedence flag, environment, file, built-in default; the parser of the flag
 //! checks the value; and a new flag needs no code here.
 
+mod combination;
 pub(crate) mod contexts;
 mod effective;
 mod secrets;
+pub(crate) mod tables;
 mod value;
 
-use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
@@ -38,16 +39,14 @@ use toml::de::{DeTable, DeValue};
 pub(crate) use self::effective::{
     Setting, as_file, context_of, environment_problems, find_subcommand, settings,
 };
-use self::value::{FlagValue, flag_values};
+use self::tables::Tables;
+use self::value::{FlagValue, flag_values, items};
 use crate::flags::address::BrokerAddress;
 use crate::flags::arguments::{is_setting, one_line_message};
 use crate::terminal::failure::Failure;
 
 /// The key of the file with the token for a broker.
 const TOKEN_KEY: &str = "token-file";
-
-/// The keys with tables as values, which become JSON.
-const TABLES: [&str; 2] = ["hook", "push"];
 
 /// A configuration file that was read.
 #[derive(Debug)]
@@ -76,6 +75,8 @@ struct ConfigEntry {
     /// The byte position of the key.
     at: usize,
     values: Vec<FlagValue>,
+    /// The same tables with their types, if this is a list of [`Tables`].
+    tables: Tables,
 }
 
 /// A key of the file before its value is checked.
@@ -113,12 +114,9 @@ impl ConfigFile {
             collect_keys(definition, &mut Vec::new(), table.get_ref(), &mut found, &mut problems);
         }
         for found in found {
-            let values = flag_values(found.key, found.value);
-            match values
-                .and_then(|values| check_entry(definition, &found, &values).map(|()| values))
-            {
-                Ok(values) => entries.push(found.into_entry(values)),
-                Err(problem) => problems.push(problem),
+            match found.check(definition) {
+                Ok((values, tables)) => entries.push(found.into_entry(values, tables)),
+                Err(wrong) => problems.extend(wrong),
             }
         }
         problems.sort_by_key(|problem| problem.at);
@@ -175,9 +173,18 @@ impl ConfigFile {
         self.find_entry(names, |key| key == "broker")?.texts().concat().parse().ok()
     }
 
-    /// The values of a flag of this subcommand in the file, and their place `file:line`.
-    fn find(&self, names: &[&str], arg: &Arg) -> Option<(Vec<String>, String)> {
-        let entry = self.find_entry(names, |key| is_flag(arg, key))?;
+    /// The tables of this subcommand in the file.
+    pub(crate) fn tables(&self, names: &[&str]) -> Tables {
+        let list = |name| Some(self.find_entry(names, |key| key == name)?.tables.clone());
+        Tables {
+            hooks: list("hook").unwrap_or_default().hooks,
+            pushes: list("push").unwrap_or_default().pushes,
+        }
+    }
+
+    /// The values of a key of this subcommand in the file, and their place `file:line`.
+    fn find(&self, names: &[&str], is_key: impl Fn(&str) -> bool) -> Option<(Vec<String>, String)> {
+        let entry = self.find_entry(names, is_key)?;
         Some((entry.texts(), self.place(entry)))
     }
 
@@ -186,18 +193,17 @@ impl ConfigFile {
         format!("{}:{line}", self.path.display())
     }
 
-    /// A problem with one of the values of a repeatable flag, with its place; `None` if the file
-    /// does not set the flag.
-    pub(crate) fn value_problem(
+    /// A problem with one of the tables of a list, with its place.
+    pub(crate) fn table_problem(
         &self,
         names: &[&str],
-        flag: &str,
+        list: &str,
         index: usize,
         text: &str,
     ) -> Option<String> {
-        let entry = self.find_entry(names, |key| key == flag)?;
+        let entry = self.find_entry(names, |key| key == list)?;
         let at = entry.values.get(index)?.place_of(text);
-        Some(self.problem_at(at, &format!("`{flag}`: {text}")))
+        Some(self.problem_at(at, &format!("`{list}`: {text}")))
     }
 
     fn find_entry(&self, names: &[&str], is_key: impl Fn(&str) -> bool) -> Option<&ConfigEntry> {
@@ -222,12 +228,33 @@ impl ConfigEntry {
 }
 
 impl FoundKey<'_> {
-    fn into_entry(self, values: Vec<FlagValue>) -> ConfigEntry {
+    /// Its values, after the check of each.
+    fn check(&self, definition: &Command) -> Result<(Vec<FlagValue>, Tables), Vec<ConfigProblem>> {
+        let values = flag_values(self.key, self.value).map_err(|problem| vec![problem])?;
+        let mut tables = Tables::default();
+        let problems = if tables::is_list(self.key) {
+            let add = |(value, table): (&FlagValue, _)| {
+                let text = tables.add(self.key, table).err()?;
+                Some((value.place_of(&text), text))
+            };
+            values.iter().zip(items(self.value)).filter_map(add).collect()
+        } else {
+            entry_problems(definition, self, &values)
+        };
+        if problems.is_empty() {
+            return Ok((values, tables));
+        }
+        let problem = |(at, text)| ConfigProblem { at, text: format!("`{}`: {text}", self.key) };
+        Err(problems.into_iter().map(problem).collect())
+    }
+
+    fn into_entry(self, values: Vec<FlagValue>, tables: Tables) -> ConfigEntry {
         ConfigEntry {
             sections: self.sections.into_iter().map(str::to_owned).collect(),
             key: self.key.to_owned(),
             at: self.at,
             values,
+            tables,
         }
     }
 }
@@ -241,10 +268,12 @@ fn collect_keys<'a>(
 ) {
     for (key, value) in table {
         let (name, at) = (key.get_ref().as_ref(), key.span().start);
+        let is_known = find_with_flag(command, name).is_some()
+            || tables::is_list(name) && find_with_flag(command, tables::FLAG).is_some();
         if let DeValue::Table(inner) = value.get_ref() {
             let Some(subcommand) = command.find_subcommand(name) else {
                 let known = subcommand_names(command);
-                let text = if find_with_flag(command, name).is_some() {
+                let text = if is_known {
                     format!("`{name}` is not a section; write [[{name}]] for each entry")
                 } else {
                     format!("unknown section `{name}`; known: {known}")
@@ -255,13 +284,24 @@ fn collect_keys<'a>(
             sections.push(name);
             collect_keys(subcommand, sections, inner, found, problems);
             sections.pop();
-        } else if find_with_flag(command, name).is_some() {
+        } else if is_known {
             found.push(FoundKey { sections: sections.clone(), key: name, at, value });
         } else {
-            let text = format!("unknown key `{name}`; the keys are the long names of the flags");
+            let text = match typed_alias(command, name) {
+                Some(long) => format!("unknown key `{name}`; write `{long}`"),
+                None => {
+                    format!("unknown key `{name}`; the keys are the long names of the flags")
+                }
+            };
             problems.push(ConfigProblem { at, text });
         }
     }
+}
+
+/// The long name of the flag with this visible alias.
+fn typed_alias<'c>(command: &'c Command, key: &str) -> Option<&'c str> {
+    let has = |arg: &&Arg| arg.get_visible_aliases().is_some_and(|all| all.contains(&key));
+    command.get_arguments().find(has)?.get_long()
 }
 
 fn subcommand_names(command: &Command) -> String {
@@ -289,20 +329,20 @@ pub(crate) fn is_key(arg: &Arg, key: &str) -> bool {
     is_setting(arg) && key != "config"
 }
 
+/// Hidden aliases are earlier names of the flag. A visible one is for typing only: in a file the
+/// name may mean a flag of another subcommand.
 fn is_flag(arg: &Arg, key: &str) -> bool {
+    let is_visible = || arg.get_visible_aliases().is_some_and(|aliases| aliases.contains(&key));
     let is_alias = || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&key));
-    (arg.get_long() == Some(key) || is_alias()) && is_key(arg, key)
+    (arg.get_long() == Some(key) || is_alias() && !is_visible()) && is_key(arg, key)
 }
 
-/// Checks a value with the argument parser, as if the flag had been typed.
-fn check_entry(
+/// The argument parser's problems with a value, as if the flag had been typed, with their places.
+fn entry_problems(
     command: &Command,
     entry: &FoundKey<'_>,
     values: &[FlagValue],
-) -> Result<(), ConfigProblem> {
-    let refuse = |at: usize, text: String| {
-        Err(ConfigProblem { at, text: format!("`{}`: {text}", entry.key) })
-    };
+) -> Vec<(usize, String)> {
     let at = entry.value.span().start;
     let mut names = entry.sections.clone();
     let mut target = command;
@@ -316,23 +356,22 @@ fn check_entry(
     let arg = target.get_arguments().find(|arg| is_flag(arg, entry.key)).expect("just found");
     if matches!(arg.get_action(), ArgAction::SetTrue) {
         return match entry.value.get_ref() {
-            DeValue::Boolean(_) => Ok(()),
-            _ => refuse(at, "expected true or false".to_owned()),
+            DeValue::Boolean(_) => Vec::new(),
+            _ => vec![(at, "expected true or false".to_owned())],
         };
     }
     let judge = |values: &[&str]| check_values(command, &names, entry.key, values);
     let texts: Vec<&str> = values.iter().map(|value| value.text.as_str()).collect();
     if !matches!(arg.get_action(), ArgAction::Append) {
-        return judge(&[&texts.join(",")]).or_else(|text| refuse(at, text));
+        return judge(&[&texts.join(",")]).err().map(|text| (at, text)).into_iter().collect();
     }
-    judge(&texts).or_else(|text| {
-        let wrong = |value: &FlagValue| {
-            let text = judge(&[&value.text]).err()?;
-            Some((value.place_of(&text), text))
-        };
-        let (at, text) = values.iter().find_map(wrong).unwrap_or((at, text));
-        refuse(at, text)
-    })
+    let Err(text) = judge(&texts) else { return Vec::new() };
+    let wrong = |value: &FlagValue| {
+        let text = judge(&[&value.text]).err()?;
+        Some((value.place_of(&text), text))
+    };
+    let found: Vec<_> = values.iter().filter_map(wrong).collect();
+    if found.is_empty() { vec![(at, text)] } else { found }
 }
 
 /// The argument parser's error for these values of a flag, without secrets.
@@ -351,10 +390,6 @@ fn check_values(
         // later.
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => Ok(()),
         Err(error) => {
-            // The operator has not written the JSON that the parser's own message shows.
-            if let Some(reason) = error.source().filter(|_| TABLES.contains(&key)) {
-                return Err(reason.to_string());
-            }
             let mut text = one_line_message(&error);
             for value in values {
                 text = text.replace(value, &secrets::hide(key, value));
@@ -390,8 +425,6 @@ fn line_and_column(text: &str, at: usize) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
     use crate::cli::{command, definition};
 
@@ -442,9 +475,9 @@ mod tests {
 
     #[test]
     fn the_section_up_applies_without_a_subcommand() {
-        let command = with_text(command(), "[up]\ncredit = 5").unwrap();
+        let command = with_text(command(), "[up]\nconcurrency = 5").unwrap();
         let bare = command.try_get_matches_from(["tidings"]).unwrap();
-        assert_eq!(bare.get_one::<u32>("concurrency"), Some(&5), "its earlier name");
+        assert_eq!(bare.get_one::<u32>("concurrency"), Some(&5));
     }
 
     #[test]
@@ -522,27 +555,26 @@ mod tests {
     }
 
     #[test]
-    fn other_lists_of_tables_are_objects() {
+    fn tables_of_a_server_have_types() {
         let hook = "[[hook]]\nname = 'a'\nsecret-env = 'A'\nsignature = 'github'\n\
                     url = { pointer = '/a' }\nprefixes = ['http://a.example/']\nrate = 0x10\n";
-        let command = with_text(command(), hook).unwrap();
-        let bare = command.try_get_matches_from(["tidings"]).unwrap();
-        let raw = bare.get_raw("hook").unwrap().next().unwrap().to_str().unwrap();
-        let expected = serde_json::json!({
-            "name": "a",
-            "secret-env": "A",
-            "signature": "github",
-            "url": { "pointer": "/a" },
-            "prefixes": ["http://a.example/"],
-            "rate": 16,
-        });
-        assert_eq!(serde_json::from_str::<Value>(raw).unwrap(), expected);
+        let file = ConfigFile::parse(Path::new("f"), hook.to_owned(), &definition());
+        let tables = file.tables(&["up"]);
+        assert_eq!((&*tables.hooks[0].name, tables.pushes.len()), ("a", 0));
         let text = problem(&format!("{hook}[[hook]]\nname = 'b'\nsecret = 'hush'"));
         assert!(text.starts_with("10:1: `hook`: unknown field `secret`, expected "), "{text}");
         let text = problem(&format!("{hook}{}", hook.replace("'github'", "'gitbul'")));
         assert!(text.starts_with("11:1: `hook`: the hook \"a\": `signature`: "), "{text}");
-        let text = problem("push = ['x']");
-        assert!(text.starts_with("1:9: `push`: expected a table: [[push]] "), "{text}");
+        for (text, reason) in [
+            ("push = ['x']", "1:9: `push`: expected a table: "),
+            ("[[push]]\n\nname = 7", "3:1: `push`: `name`: invalid type: integer `7`, expected "),
+            ("[[push]]\nwhere = [1]", "1:1: `push`: `where[0]`: invalid type: integer `1`, "),
+            ("[[push]]\nname = 'a'", "1:1: `push`: missing field `topic`"),
+            ("[[crawl.hook]]\nname = 'a'", "1:9: unknown key `hook`"),
+        ] {
+            let text = problem(text);
+            assert!(text.starts_with(reason), "{text}");
+        }
     }
 
     #[test]

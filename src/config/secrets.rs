@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::value::in_one_line;
+
 /// The replacement of a secret.
 const HIDDEN: &str = "HIDDEN";
 
@@ -51,15 +53,14 @@ fn hide_header(header: &str) -> Cow<'_, str> {
 
 /// Hides the path of the URL of a push: chats accept messages from every client that knows it.
 fn hide_path(table: &str) -> Cow<'_, str> {
-    let Ok(mut hidden) = serde_json::from_str::<serde_json::Value>(table) else {
-        return Cow::Borrowed(HIDDEN);
-    };
-    let is_secret = matches!(hidden["format"].as_str(), Some("slack" | "text"));
-    if is_secret && let Some(url) = hidden["url"].as_str() {
+    let Ok(mut hidden) = table.parse::<toml::Value>() else { return Cow::Borrowed(HIDDEN) };
+    let text = |key: &str| hidden.get(key).and_then(toml::Value::as_str);
+    let is_secret = matches!(text("format"), Some("slack" | "text"));
+    if is_secret && let Some(url) = text("url") {
         let host_at = url.find("://").map_or(0, |at| at + 3);
         let path_at = url[host_at..].find(['/', '?']).map_or(url.len(), |at| host_at + at);
         hidden["url"] = format!("{}/{HIDDEN}", &url[..path_at]).into();
-        return Cow::Owned(hidden.to_string());
+        return Cow::Owned(in_one_line(&hidden));
     }
     hide_words("push", table)
 }
@@ -167,18 +168,18 @@ mod tests {
             ("callback-secret-file", "/etc/hush", "/etc/hush"),
             (
                 "hook",
-                r#"{"name":"a","secret-file":"/etc/s"}"#,
-                r#"{"name":"a","secret-file":"/etc/s"}"#,
+                r#"{ "name" = "a", "secret-file" = "/etc/s" }"#,
+                r#"{ "name" = "a", "secret-file" = "/etc/s" }"#,
             ),
             (
                 "push",
-                r#"{"format":"slack","url":"https://a.example/services/hush"}"#,
-                r#"{"format":"slack","url":"https://a.example/HIDDEN"}"#,
+                r#"{ "format" = "slack", "url" = "https://a.example/services/hush" }"#,
+                r#"{ "format" = "slack", "url" = "https://a.example/HIDDEN" }"#,
             ),
             (
                 "push",
-                r#"{"format":"cloudevents","url":"https://a.example/in?token=hush"}"#,
-                r#"{"format":"cloudevents","url":"https://a.example/in?token=HIDDEN"}"#,
+                r#"{ "format" = "cloudevents", "url" = "https://a.example/in?token=hush" }"#,
+                r#"{ "format" = "cloudevents", "url" = "https://a.example/in?token=HIDDEN" }"#,
             ),
             ("feed", "https://a.example/@me every=1h", "https://a.example/@me every=1h"),
             ("agent", "bot/1 (+mailto:me@example.org)", "bot/1 (+mailto:me@example.org)"),

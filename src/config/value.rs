@@ -1,10 +1,10 @@
 //! TOML values in the form of command line arguments.
 
-use serde_json::{Map, Value};
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use serde::Deserialize;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+use toml::{Spanned, Value};
 
-use super::ConfigProblem;
+use super::{ConfigProblem, tables};
 
 /// A value in the form of an argument, and its byte position in the file.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) fn flag_values(
     let typed = |value: &Spanned<DeValue<'_>>| {
         let text = match value.get_ref() {
             DeValue::Table(table) if key == "feed" => table_to_line(table)?,
-            DeValue::Table(_) => json(value)?.to_string(),
+            DeValue::Table(_) if tables::is_list(key) => table_text(value)?,
             _ => flag_value(value)?,
         };
         let keys = match value.get_ref() {
@@ -43,10 +43,7 @@ pub(super) fn flag_values(
         };
         Ok(FlagValue { text, at: value.span().start, keys })
     };
-    match value.get_ref() {
-        DeValue::Array(items) => items.iter().map(typed).collect(),
-        _ => Ok(vec![typed(value)?]),
-    }
+    items(value).into_iter().map(typed).collect()
 }
 
 /// The value after `--key=`.
@@ -67,28 +64,44 @@ fn flag_value(value: &Spanned<DeValue<'_>>) -> Result<String, ConfigProblem> {
     })
 }
 
-/// The value as JSON; a date becomes a string.
-fn json(value: &Spanned<DeValue<'_>>) -> Result<Value, ConfigProblem> {
-    Ok(match value.get_ref() {
-        DeValue::Boolean(on) => Value::Bool(*on),
-        DeValue::Integer(_) | DeValue::Float(_) => {
-            let text = flag_value(value)?;
-            let number = text.parse().map_err(|_| ConfigProblem {
-                at: value.span().start,
-                text: format!("{text} is not a number"),
-            });
-            Value::Number(number?)
+/// The items of an array; another value is its own only item.
+pub(super) fn items<'v, 'f>(value: &'v Spanned<DeValue<'f>>) -> Vec<&'v Spanned<DeValue<'f>>> {
+    match value.get_ref() {
+        DeValue::Array(items) => items.iter().collect(),
+        _ => vec![value],
+    }
+}
+
+/// A table in one line.
+fn table_text(table: &Spanned<DeValue<'_>>) -> Result<String, ConfigProblem> {
+    let table = Value::deserialize(ValueDeserializer::from(table.clone()));
+    let table = table.map_err(|error| ConfigProblem {
+        at: error.span().unwrap_or_default().start,
+        text: error.message().to_owned(),
+    })?;
+    Ok(in_one_line(&table))
+}
+
+/// A TOML value in one line. The writer of the library breaks long texts into lines.
+pub(super) fn in_one_line(value: &Value) -> String {
+    match value {
+        Value::Table(members) => {
+            let members = members
+                .iter()
+                .map(|(key, value)| format!("{} = {}", quoted(key), in_one_line(value)));
+            format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
         }
-        DeValue::String(_) | DeValue::Datetime(_) => Value::String(flag_value(value)?),
-        DeValue::Array(items) => Value::Array(items.iter().map(json).collect::<Result<_, _>>()?),
-        DeValue::Table(table) => {
-            let mut members = Map::new();
-            for (key, value) in table {
-                members.insert(key.get_ref().to_string(), json(value)?);
-            }
-            Value::Object(members)
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(in_one_line).collect::<Vec<_>>().join(", "))
         }
-    })
+        Value::String(text) => quoted(text),
+        other => other.to_string(),
+    }
+}
+
+/// A basic string. JSON and TOML escape the same characters, except for this one.
+pub(super) fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string().replace('\x7f', "\\u007f")
 }
 
 /// A table of a list (`[[feed]]`) as the payload of an event: its `url`, then `key=value` words.

@@ -1,20 +1,46 @@
 //! Addresses as they are typed, and the file in a data directory that holds the address of its
 //! running broker.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 use std::{fmt, io};
 
 use tidings_client::{Security, UNIX_PREFIX};
 use tidings_protocol::{CanonicalUrl, PORT};
 
+use crate::flags::DATA_DEFAULT;
+use crate::flags::own_file::{is_own_directory, read_own};
+
 /// The file in the data directory that holds the address of a running `tidings up`.
-const FILE: &str = "broker.addr";
+pub(crate) const ADDRESS_FILE: &str = "broker.addr";
+
+/// The time limit of a connection that shows whether a broker of this machine runs.
+const CONNECT_MAX: Duration = Duration::from_secs(1);
 
 /// Where to listen: `HOST:PORT`, or a port alone, which is on loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Listen(pub(crate) SocketAddr);
+
+/// The address of an HTTP listener, or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListenHttp {
+    Off,
+    At(Listen),
+}
+
+impl FromStr for ListenHttp {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" { Ok(Self::Off) } else { text.parse().map(Self::At) }
+    }
+}
 
 /// The URL of a path of a broker's HTTP, at HOST:PORT, a port, or the URL of the broker.
 pub(crate) fn parse_http_url(text: &str, path: &str) -> Result<CanonicalUrl<'static>, String> {
@@ -63,6 +89,8 @@ impl fmt::Display for Listen {
 pub(crate) struct BrokerAddress {
     text: String,
     security: Security,
+    /// Whether nobody named it: it is that of [`DATA_DEFAULT`].
+    is_found: bool,
 }
 
 impl BrokerAddress {
@@ -86,8 +114,41 @@ impl BrokerAddress {
         Self::plain(format!("{UNIX_PREFIX}{}", path.display()))
     }
 
+    /// The broker that a command without any other address uses: that of a `tidings up` in this
+    /// folder, or the one on the default port.
+    pub(crate) fn nearby() -> Self {
+        let found = Self::find_in(Path::new(DATA_DEFAULT)).filter(Self::is_listening);
+        found.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into())
+    }
+
+    /// The address in a data directory that only this user or root can change: it gets the token of
+    /// the command.
+    fn find_in(data: &Path) -> Option<Self> {
+        let text = is_own_directory(data).then(|| read_own(&data.join(ADDRESS_FILE)).ok()?)??;
+        Some(Self { is_found: true, ..parse_address_file(&text)? })
+    }
+
+    /// Whether something listens there. After a crash the file of a broker stays.
+    fn is_listening(&self) -> bool {
+        match self.text.strip_prefix(UNIX_PREFIX) {
+            Some(path) => UnixStream::connect(path).is_ok(),
+            None => self.text.parse().is_ok_and(|address: SocketAddr| {
+                TcpStream::connect_timeout(&address, CONNECT_MAX).is_ok()
+            }),
+        }
+    }
+
+    /// Where it was found, for the message of a failure; empty if it was named.
+    pub(crate) fn origin(&self) -> String {
+        if self.is_found {
+            format!(" (found in {DATA_DEFAULT}/{ADDRESS_FILE})")
+        } else {
+            String::new()
+        }
+    }
+
     fn plain(text: impl Into<String>) -> Self {
-        Self { text: text.into(), security: Security::default() }
+        Self { text: text.into(), security: Security::default(), is_found: false }
     }
 }
 
@@ -146,11 +207,20 @@ impl fmt::Display for BrokerAddress {
 pub(crate) struct AddressFile(PathBuf);
 
 impl AddressFile {
-    /// Writes the address into the data directory, completely or not at all.
-    pub(crate) fn write(data: &Path, address: &BrokerAddress) -> io::Result<Self> {
-        let path = data.join(FILE);
-        let fresh = data.join(format!("{FILE}.new"));
-        std::fs::write(&fresh, format!("{address}\n"))?;
+    /// Writes the address into the data directory, completely or not at all. A second line has the
+    /// address of its HTTP, if it has one.
+    pub(crate) fn write(
+        data: &Path,
+        address: &BrokerAddress,
+        http: Option<&str>,
+    ) -> io::Result<Self> {
+        let path = data.join(ADDRESS_FILE);
+        let fresh = data.join(format!("{ADDRESS_FILE}.new"));
+        let http = http.map(|http| format!("{http}\n")).unwrap_or_default();
+        // Clients trust no file that others could write.
+        let mut file = OpenOptions::new();
+        file.write(true).create(true).truncate(true).mode(0o644);
+        file.open(&fresh)?.write_all(format!("{address}\n{http}").as_bytes())?;
         std::fs::rename(fresh, &path)?;
         Ok(Self(path))
     }
@@ -166,11 +236,24 @@ impl Drop for AddressFile {
 /// The address that a broker wrote into this data directory. After a crash the file stays, so only
 /// an answer from that address proves that the broker runs.
 pub(crate) fn read_address_file(data: &Path) -> Option<BrokerAddress> {
-    std::fs::read_to_string(data.join(FILE)).ok()?.trim().parse().ok()
+    parse_address_file(&std::fs::read_to_string(data.join(ADDRESS_FILE)).ok()?)
+}
+
+fn parse_address_file(text: &str) -> Option<BrokerAddress> {
+    text.lines().next()?.parse().ok()
+}
+
+/// The URL of the HTTP of the broker that wrote its address into this data directory.
+pub(crate) fn read_http_url(data: &Path) -> Option<CanonicalUrl<'static>> {
+    let text = std::fs::read_to_string(data.join(ADDRESS_FILE)).ok()?;
+    text.lines().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
     use super::*;
 
     #[test]
@@ -209,14 +292,55 @@ mod tests {
     }
 
     #[test]
+    fn only_a_file_that_others_cannot_change_names_a_broker() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        fs::create_dir(&data).unwrap();
+        let address: BrokerAddress = "127.0.0.1:7".parse().unwrap();
+        let _announced = AddressFile::write(&data, &address, None).unwrap();
+        let allow = |path: &Path, mode| {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        };
+        let file = data.join(ADDRESS_FILE);
+        for (of_folder, of_file, is_found) in [
+            (0o700, 0o644, true),
+            (0o755, 0o600, true),
+            (0o720, 0o644, false),
+            (0o702, 0o644, false),
+            (0o700, 0o664, false),
+            (0o700, 0o646, false),
+        ] {
+            allow(&data, of_folder);
+            allow(&file, of_file);
+            let found = BrokerAddress::find_in(&data);
+            assert_eq!(found.is_some(), is_found, "{of_folder:o} {of_file:o}");
+        }
+        allow(&data, 0o700);
+        allow(&file, 0o644);
+        let link = folder.path().join("link");
+        symlink(&data, &link).unwrap();
+        assert_eq!(BrokerAddress::find_in(&link), None, "others may have made it");
+        if rustix::process::geteuid().is_root() {
+            assert!(BrokerAddress::find_in(&data).is_some());
+            for path in [&file, &data] {
+                chown(path, Some(1), None).unwrap();
+                assert_eq!(BrokerAddress::find_in(&data), None, "{} of another", path.display());
+                chown(path, Some(0), None).unwrap();
+            }
+        }
+    }
+
+    #[test]
     fn the_note_goes_with_the_broker() {
         let data = tempfile::tempdir().unwrap();
         assert_eq!(read_address_file(data.path()), None);
         let address: BrokerAddress = "127.0.0.1:7".parse().unwrap();
-        let announced = AddressFile::write(data.path(), &address).unwrap();
+        let http = "http://127.0.0.1:8/";
+        let announced = AddressFile::write(data.path(), &address, Some(http)).unwrap();
         assert_eq!(read_address_file(data.path()), Some(address));
+        assert_eq!(read_http_url(data.path()).unwrap().as_str(), http);
         drop(announced);
         assert_eq!(read_address_file(data.path()), None);
-        assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(data.path()).unwrap().count(), 0);
     }
 }

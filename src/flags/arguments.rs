@@ -46,7 +46,8 @@ pub(crate) fn one_line_message(error: &Error) -> String {
             let part = words.join(" ");
             part.strip_prefix("tip: ").map_or(part.clone(), str::to_owned)
         })
-        .filter(|part| !part.is_empty())
+        // The hint is that an unknown flag may be a value, even where there can be none.
+        .filter(|part| !part.is_empty() && !part.starts_with("to pass '"))
         .collect();
     // Replaces the standard library's words for an invalid number.
     parts.join("; ").replace("invalid digit found in string", "write a whole number")

@@ -26,23 +26,9 @@ pub(crate) struct OptionalBrokerFlag {
     pub(crate) broker: Option<BrokerAddress>,
 }
 
+/// The words of both. Each gives the help of `--broker`, since the defaults differ.
 #[derive(Args)]
 struct BrokerFlagArgs {
-    /// Address of the broker: HOST:PORT or unix:PATH
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:12345")]
-    broker: BrokerAddress,
-
-    #[command(flatten)]
-    _context: ContextFlag,
-
-    #[command(flatten)]
-    security: SecurityFlags,
-}
-
-#[derive(Args)]
-struct OptionalBrokerFlagArgs {
-    /// Address of the broker: HOST:PORT or unix:PATH [default: the broker on the data directory, or
-    /// a new one]
     #[arg(long, value_name = "HOST:PORT")]
     broker: Option<BrokerAddress>,
 
@@ -83,7 +69,6 @@ pub(crate) struct SecurityFlags {
     pub(crate) cert: Option<PathBuf>,
 
     /// PEM file with the private key of --cert [default: the file of --cert]
-    // Also `--key`, except in commands where that names the key of a group (`cli/mod.rs`).
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) cert_key: Option<PathBuf>,
 
@@ -107,9 +92,9 @@ impl TryFrom<SecurityFlags> for Security {
     type Error = Error;
 
     fn try_from(flags: SecurityFlags) -> Result<Self, Error> {
-        let SecurityFlags { tls, ca, crl, cert, cert_key: key, token_file } = flags;
+        let SecurityFlags { tls, ca, crl, cert, cert_key, token_file } = flags;
         let is_asked_for = tls || ca.is_some() || crl.is_some() || cert.is_some();
-        let tls = is_asked_for.then_some(ClientTls { ca, crl, cert, key });
+        let tls = is_asked_for.then_some(ClientTls { ca, crl, cert, key: cert_key });
         let token = match token_file {
             Some(file) => Some(TokenSource::File(file)),
             None => {
@@ -140,37 +125,44 @@ impl TryFrom<BrokerFlagArgs> for BrokerFlag {
     type Error = Error;
 
     fn try_from(flag: BrokerFlagArgs) -> Result<Self, Error> {
-        Ok(Self { broker: flag.broker.with_security(flag.security.try_into()?) })
+        // A context and a configuration file set the flag, so nothing names a broker here.
+        let broker = flag.broker.unwrap_or_else(BrokerAddress::nearby);
+        Ok(Self { broker: broker.with_security(flag.security.try_into()?) })
     }
 }
 
-impl TryFrom<OptionalBrokerFlagArgs> for OptionalBrokerFlag {
+impl TryFrom<BrokerFlagArgs> for OptionalBrokerFlag {
     type Error = Error;
 
-    fn try_from(flag: OptionalBrokerFlagArgs) -> Result<Self, Error> {
+    fn try_from(flag: BrokerFlagArgs) -> Result<Self, Error> {
         let security: Security = flag.security.try_into()?;
         Ok(Self { broker: flag.broker.map(|broker| broker.with_security(security)) })
     }
 }
 
-/// Parses the flags of `$words` and converts them, so that no address exists without its security.
+/// Parses and converts the flags, so that no address exists without its security.
 macro_rules! parse_as {
-    ($flag:ty, $words:ty) => {
+    ($flag:ty, $default:literal) => {
         impl Args for $flag {
             fn augment_args(command: Command) -> Command {
-                <$words>::augment_args(command)
+                let help = concat!(
+                    "Address of the broker: HOST:PORT or unix:PATH [default: ",
+                    $default,
+                    "]"
+                );
+                BrokerFlagArgs::augment_args(command).mut_arg("broker", |arg| arg.help(help))
             }
 
             fn augment_args_for_update(command: Command) -> Command {
-                <$words>::augment_args_for_update(command)
+                Self::augment_args(command)
             }
         }
 
         impl FromArgMatches for $flag {
             fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-                let mut words = <$words>::from_arg_matches(matches)?;
-                words.security.prefer_environment(matches)?;
-                Self::try_from(words)
+                let mut flags = BrokerFlagArgs::from_arg_matches(matches)?;
+                flags.security.prefer_environment(matches)?;
+                Self::try_from(flags)
             }
 
             fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -181,8 +173,8 @@ macro_rules! parse_as {
     };
 }
 
-parse_as!(BrokerFlag, BrokerFlagArgs);
-parse_as!(OptionalBrokerFlag, OptionalBrokerFlagArgs);
+parse_as!(BrokerFlag, "the broker of ./tidings-data, or 127.0.0.1:12345");
+parse_as!(OptionalBrokerFlag, "the broker on the data directory, or a new one");
 
 #[cfg(test)]
 mod tests {

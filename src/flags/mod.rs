@@ -4,6 +4,8 @@ pub(crate) mod address;
 pub(crate) mod arguments;
 pub(crate) mod broker;
 pub(crate) mod confirmation;
+pub(crate) mod own_file;
+pub(crate) mod push_table;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +17,7 @@ use tidings_egress::AllowPrivate;
 use tidings_protocol::{IpNetworkError, parse_ms};
 
 /// The default data directory.
-const DATA_DEFAULT: &str = "./tidings-data";
+pub(crate) const DATA_DEFAULT: &str = "./tidings-data";
 
 /// The data directory.
 #[derive(Debug, Clone, Args)]

@@ -2,9 +2,9 @@
 
 pub(crate) mod atomic_file;
 pub(crate) mod descriptors;
-pub(crate) mod figures;
 mod landlock;
 pub(crate) mod logging;
+pub(crate) mod metrics;
 pub(crate) mod pid_file;
 pub(crate) mod privileges;
 pub(crate) mod service;

@@ -49,6 +49,14 @@ pub(crate) struct ProcessFlags {
     pub(crate) stop_timeout: Duration,
 }
 
+impl ProcessFlags {
+    /// Whether this machine has the user and the group.
+    pub(crate) fn check_user(&self) -> Result<(), Failure> {
+        let user = self.user.as_deref().map(|user| user::find_user(user, self.group.as_deref()));
+        user.transpose().map(drop)
+    }
+}
+
 /// The hidden subcommand that runs the processes between a crawler and its browser.
 pub(crate) const SANDBOX_COMMAND: &str = "browser-sandbox";
 
@@ -92,10 +100,10 @@ pub(crate) fn prepare(server: &ServerResources<'_>) -> Result<(Sockets, Option<S
         if user.differs_from_current() {
             // Ports below 1024 need root, so they are bound now.
             if sockets.line.is_none() {
-                sockets.line = Some(stack::bind(listen, listen, http)?);
+                sockets.line = Some(stack::bind(listen, "--listen")?);
             }
             if let (None, Some(at)) = (&sockets.http, http) {
-                sockets.http = Some(stack::bind(at, listen, http)?);
+                sockets.http = Some(stack::bind(at, "--http")?);
             }
             user.become_user(server.data)?;
         }

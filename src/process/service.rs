@@ -62,7 +62,10 @@ pub(crate) type ReadConfig = fn() -> Result<ServerConfig, Failure>;
 #[derive(Debug)]
 pub(crate) struct Service {
     hangups: Signal,
-    settings: Vec<Setting>,
+    /// At the start of the process. Those that a reload cannot change are in force.
+    started_with: Vec<Setting>,
+    /// Those of the last reload.
+    last_read: Vec<Setting>,
     read_config: ReadConfig,
     watchdog: Option<Duration>,
 }
@@ -73,19 +76,20 @@ impl Service {
         let StartContext { sockets, settings, read_config, .. } = context;
         let hangups = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         let watchdog = sd_notify::watchdog_enabled();
-        Ok((Self { hangups, settings, read_config, watchdog }, sockets))
+        let (started_with, last_read) = (settings.clone(), settings);
+        Ok((Self { hangups, started_with, last_read, read_config, watchdog }, sockets))
     }
 
     /// Reloads the configuration on SIGHUP, and sends watchdog messages while the broker answers.
     /// Never ends.
     pub(crate) async fn run(&mut self, broker: &Broker) {
-        let Self { hangups, settings, read_config, watchdog } = self;
+        let Self { hangups, started_with, last_read, read_config, watchdog } = self;
         tokio::join!(
             async {
                 while hangups.recv().await.is_some() {
                     notify(&reloading());
                     broker.reopen_audit();
-                    reload(settings, *read_config, broker);
+                    reload(started_with, last_read, *read_config, broker);
                     notify(&[NotifyState::Ready]);
                 }
                 future::pending::<()>().await;
@@ -127,7 +131,12 @@ fn notify(state: &[NotifyState<'_>]) {
 }
 
 /// Applies the settings that can change; a mistake changes nothing.
-fn reload(settings: &mut Vec<Setting>, read_config: ReadConfig, broker: &Broker) {
+fn reload(
+    started_with: &[Setting],
+    last_read: &mut Vec<Setting>,
+    read_config: ReadConfig,
+    broker: &Broker,
+) {
     let ServerConfig { settings: now, log, broker: mut config } = match read_config() {
         Ok(read) => read,
         Err(failure) => {
@@ -138,13 +147,18 @@ fn reload(settings: &mut Vec<Setting>, read_config: ReadConfig, broker: &Broker)
     };
     let mut changed = Vec::new();
     for setting in &now {
-        let before = settings.iter().find(|before| before.key == setting.key);
-        if before.is_none_or(|before| before.has_same_value(setting)) {
+        let is_same_in = |settings: &[Setting]| {
+            let same = settings.iter().find(|other| other.key == setting.key);
+            same.is_none_or(|other| other.has_same_value(setting))
+        };
+        if is_same_in(last_read) {
             continue;
         }
         let (key, place) = (&setting.key, setting.place());
         if RELOADABLE.contains(&key.as_str()) {
             changed.push(key.as_str());
+        } else if is_same_in(started_with) {
+            tracing::info!("`{key}` changed in {place} to the value in force");
         } else {
             tracing::warn!("`{key}` changed in {place}; takes effect at the next start");
         }
@@ -158,5 +172,5 @@ fn reload(settings: &mut Vec<Setting>, read_config: ReadConfig, broker: &Broker)
     broker.reload(&config, changed.contains(&"delay"));
     tracing::info!("configuration reloaded; changed: {changed:?}");
     // A change that needs a restart is reported once, and again when the value changes again.
-    *settings = now;
+    *last_read = now;
 }

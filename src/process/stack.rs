@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tidings_broker::{Broker, BrokerConfig, HTTP_PORT, Sockets, StartError};
+use tidings_broker::{Broker, BrokerConfig, DataDir, Sockets, StartError};
 use tidings_client::ClientError;
-use tidings_protocol::{MemberId, PORT};
+use tidings_protocol::MemberId;
 use tidings_subscriber::{CrawlError, CrawlerConfig, PageReport};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -77,35 +77,29 @@ pub(crate) async fn start_broker_on(
     config: BrokerConfig,
     sockets: Sockets,
 ) -> Result<Broker, Failure> {
-    let (listen, http) = (config.listen, config.http.as_ref().map(|http| http.listen));
-    Broker::start_on(config, sockets).await.map_err(|error| start_failure(error, listen, http))
+    let listen = config.listen;
+    Broker::start_on(config, sockets).await.map_err(|error| match error {
+        StartError::AddrInUse { address } if address != listen => start_failure(error, "--http"),
+        error => start_failure(error, "--listen"),
+    })
 }
 
-/// Binds a socket at one of these addresses, of the line or the HTTP listener.
-pub(crate) fn bind(
-    address: SocketAddr,
-    listen: SocketAddr,
-    http: Option<SocketAddr>,
-) -> Result<TcpListener, Failure> {
-    tidings_broker::bind(address).map_err(|error| start_failure(error, listen, http))
+/// Binds a socket at the address that this flag sets.
+pub(crate) fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Failure> {
+    tidings_broker::bind(address).map_err(|error| start_failure(error, flag))
 }
 
-fn start_failure(error: StartError, listen: SocketAddr, http: Option<SocketAddr>) -> Failure {
+/// The failure of a start, where `flag` sets the address that is in use.
+fn start_failure(error: StartError, flag: &str) -> Failure {
     match error {
-        StartError::AddrInUse { address } if Some(address) == http && address != listen => {
-            let ip = address.ip();
+        StartError::AddrInUse { address } => {
+            let or_off = if flag == "--http" { ", or --http off" } else { "" };
             Failure::failed(format!(
                 "{address} is in use, perhaps by another Tidings; stop that one or choose another \
-                 address for HTTP with --http {ip}:{}, or --http off",
-                if address.port() == HTTP_PORT { 12_401 } else { HTTP_PORT },
+                 port with {flag}, such as {flag} {}:0 for a free one{or_off}",
+                address.ip()
             ))
         }
-        StartError::AddrInUse { .. } => Failure::failed(format!(
-            "{listen} is in use, perhaps by another Tidings; stop that one or choose another \
-             address with --listen {}:{}, or port 0 for a free one",
-            listen.ip(),
-            if listen.port() == PORT { 12_400 } else { PORT },
-        )),
         StartError::UnixInUse { .. } => Failure::failed(format!(
             "{error}, perhaps by another Tidings; stop that one or choose another path with --unix"
         )),
@@ -135,6 +129,11 @@ pub(crate) async fn stop_broker_within(broker: Broker, StopTimeout(time): StopTi
     if tokio::time::timeout(time, broker.stop()).await.is_err() {
         tracing::warn!("the broker did not stop in time; its connections are cut off");
     }
+}
+
+/// Fails if a broker of another process works in this data directory.
+pub(crate) fn check_unused(data: &Path) -> Result<(), Failure> {
+    DataDir::open_read_only(data).map(drop).map_err(|error| start_failure(error, "--data"))
 }
 
 /// Creates the data directory, for its owner only.
@@ -222,6 +221,12 @@ impl Stack {
         stop_broker_within(self.broker, stopping.left()).await;
         last
     }
+}
+
+/// The URL of the HTTP at this address, for clients on this machine.
+pub(crate) fn http_url(address: SocketAddr, is_encrypted: bool) -> String {
+    let scheme = if is_encrypted { "https" } else { "http" };
+    format!("{scheme}://{}/", reachable_address(address))
 }
 
 /// The address through which parts of this process, and commands on its data directory, reach the

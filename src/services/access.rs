@@ -75,13 +75,6 @@ impl AccessFlags {
         sockets: &Sockets,
         data: &Path,
     ) -> Result<(), Failure> {
-        // The argument parser rejects the pair only if both are typed.
-        if self.require_login && self.insecure {
-            return Err(Failure::Usage(
-                "`require-login` and `insecure` are both set, and they exclude each other: remove one of them"
-                    .to_owned(),
-            ));
-        }
         let known = config.access.principals.as_ref();
         if self.require_login && known.is_none_or(Vec::is_empty) {
             let (file, data) = (AccessFile::at(data), data.display());
@@ -91,7 +84,7 @@ impl AccessFlags {
             };
             return Err(Failure::Usage(format!(
                 "--require-login: {} {lacks}. Restore the file, choose the right directory with --data, or create the first \
-                 principal: `tidings token create NAME --allow RIGHT --data {data}`",
+                 principal: `tidings token create NAME --allow PERMISSION --data {data}`",
                 file.path().display()
             )));
         }
@@ -107,7 +100,7 @@ impl AccessFlags {
             if config.access.principals.is_none() {
                 return Err(Failure::Usage(format!(
                     "{flag} {address} is open to other machines, and every client there could publish, read and crawl. \
-                     Require login: `tidings token create NAME --allow RIGHT --data {data}`, and encrypt: --tls-cert FILE \
+                     Require login: `tidings token create NAME --allow PERMISSION --data {data}`, and encrypt: --tls-cert FILE \
                      --tls-key FILE. To accept all clients as they are: --insecure"
                 )));
             }

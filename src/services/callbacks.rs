@@ -10,7 +10,8 @@ use serde_json::json;
 use tidings_broker::Broker;
 use tidings_broker::hooks::SECRET_BYTES_MIN;
 use tidings_connectors::callbacks;
-use tidings_connectors::delivery::{DeliveryConfig, Signer};
+use tidings_connectors::delivery::{Delivery, Signer};
+use tidings_connectors::receivers::Receivers;
 use tidings_egress::client::OutgoingClient;
 use tidings_signature::{Secret, SignatureScheme};
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,11 @@ impl CallbackFlags {
         self.callback_secret_file.as_deref()
     }
 
+    /// Whether the file has secrets.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        self.secret_file().map(read_signer).transpose().map(drop)
+    }
+
     /// Reads the secrets and returns the future that sends callbacks, until `stop`. It connects
     /// when the broker has its first job with a callback.
     pub(crate) fn start(
@@ -41,20 +47,22 @@ impl CallbackFlags {
         broker: &Broker,
         reach: &BrokerAddress,
         outgoing: &Arc<OutgoingClient>,
+        receivers: &Arc<Receivers>,
         stop: &CancellationToken,
     ) -> Result<impl Future<Output = ()> + Send + use<>, Failure> {
-        let sign = self.callback_secret_file.as_deref().map(read_signer).transpose()?;
-        let config = DeliveryConfig {
+        let signer = self.secret_file().map(read_signer).transpose()?;
+        let delivery = Delivery {
             broker: reach.to_string(),
             outgoing: Arc::clone(outgoing),
-            signer: sign,
+            signer,
+            receivers: Arc::clone(receivers),
         };
         let (mut callbacks, stop) = (broker.has_callbacks(), stop.clone());
         Ok(async move {
             let wanted = async { callbacks.wait_for(|wanted| *wanted).await.is_ok() };
             // A broker without callbacks needs no connection for them.
             if stop.run_until_cancelled(wanted).await == Some(true) {
-                callbacks::run(config, stop).await;
+                callbacks::run(delivery, stop).await;
             }
         })
     }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidings_broker::{Broker, BrokerConfig};
-use tidings_connectors::delivery::DeliveryConfig;
+use tidings_connectors::delivery::Delivery;
 use tidings_connectors::push;
+use tidings_connectors::receivers::Receivers;
 use tidings_connectors::websub::WebSub;
 use tidings_documents::tracking::TrackingParams;
+use tidings_metrics::{Exposition, MetricsSource};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -40,10 +42,24 @@ pub(crate) struct PreparedCompanions<'a> {
     outgoing: &'a OutgoingFlags,
     data: &'a DataFlag,
     websub: Option<Arc<WebSub>>,
+    receivers: Arc<Receivers>,
+}
+
+/// The receivers that refuse messages, as warnings of the broker.
+#[derive(Debug)]
+struct ReceiverWarnings(Arc<Receivers>);
+
+impl MetricsSource for ReceiverWarnings {
+    fn add_to(&self, _: &mut Exposition) {}
+
+    fn warnings(&self) -> Vec<String> {
+        self.0.problems()
+    }
 }
 
 impl<'a> PreparedCompanions<'a> {
-    /// Opens the services that answer HTTP requests, and adds them to the configuration.
+    /// Opens the services that answer HTTP requests, and adds them to the configuration, with what
+    /// the receivers of the other services refuse.
     pub(crate) fn new(
         config: &mut BrokerConfig,
         server: &'a ServerFlags,
@@ -58,7 +74,9 @@ impl<'a> PreparedCompanions<'a> {
             websub = flags.websub.open(public_url, http, outgoing, data, tracking)?;
             http.embedded_handlers.extend(outgoing.identity.directory()?);
         }
-        Ok(Self { server, outgoing, data, websub })
+        let receivers = Arc::<Receivers>::default();
+        config.metrics_sources.push(Arc::new(ReceiverWarnings(Arc::clone(&receivers))));
+        Ok(Self { server, outgoing, data, websub, receivers })
     }
 
     /// Starts all services that the flags name. If one cannot start, the broker is stopped.
@@ -75,17 +93,18 @@ impl<'a> PreparedCompanions<'a> {
     async fn try_start(self, broker: &Broker) -> Result<Companions, Failure> {
         let reach = stack::client_address(broker);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let Self { server, outgoing, data, websub } = self;
+        let Self { server, outgoing, data, websub, receivers } = self;
         let client = Arc::new(outgoing.http_client()?);
-        let callbacks = server.callbacks.start(broker, &reach, &client, &stop)?;
+        let callbacks = server.callbacks.start(broker, &reach, &client, &receivers, &stop)?;
         let pushes = server.pushes()?;
         let public = server.http.public_url.as_ref();
         let optional = server.optional.start(public, &reach, outgoing, data, &tasks, &stop).await?;
         tasks.spawn(callbacks);
         for (push, signer) in pushes {
             let (broker, outgoing) = (reach.to_string(), Arc::clone(&client));
-            let config = DeliveryConfig { broker, outgoing, signer };
-            tasks.spawn(push::run(push, config, stop.clone()));
+            let receivers = Arc::clone(&receivers);
+            let delivery = Delivery { broker, outgoing, signer, receivers };
+            tasks.spawn(push::run(push, delivery, stop.clone()));
         }
         if let Some(websub) = websub {
             let stop = stop.clone();

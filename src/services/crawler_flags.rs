@@ -49,7 +49,7 @@ pub(crate) struct CrawlerFlags {
     pub(crate) outgoing: OutgoingFlags,
 
     /// Work on at most this many tasks at once; one host never gets two requests at once
-    #[arg(long, alias = "credit", value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     concurrency: u32,
 
     /// Send at most this many requests at once to one IP address [default: no limit]
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn crawler_flags_reach_the_configuration() {
         let config = crawler(&[
-            "--credit=7",
+            "--concurrency=7",
             "--max-body=10m",
             "--header=Accept: text/html, text/plain",
             "--header=https://a.example=Authorization: Bearer x",

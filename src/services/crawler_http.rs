@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "serves connections, which have a time limit")]
 
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tidings_broker::{add_security_headers, is_address_or_localhost};
 use tidings_metrics::{Exposition, Format, MetricsSource};
-use tidings_subscriber::figures::CrawlerFigures;
+use tidings_subscriber::metrics::CrawlerMetrics;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::flags::address::Listen;
-use crate::process::figures::ProcessFigures;
+use crate::flags::address::{Listen, ListenHttp};
+use crate::process::metrics::ProcessMetrics;
 use crate::process::stack;
 use crate::terminal::failure::Failure;
 
@@ -44,11 +45,11 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Flags for the HTTP listener of a crawler.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CrawlerHttpFlags {
-    /// Serve /health, /ready and /metrics at this address [default: off]
+    /// Serve /health, /ready and /metrics at this address, or off [default: off]
     // Not `http`: a configuration file or an environment that brokers and crawlers share would
     // give both the same port.
     #[arg(long = "crawler-http", visible_alias = "http", value_name = "HOST:PORT")]
-    http: Option<Listen>,
+    http: Option<ListenHttp>,
 
     /// File with the token that /metrics requires; addresses other than loopback need one
     #[arg(long, value_name = "FILE", requires = "http")]
@@ -66,9 +67,9 @@ impl CrawlerHttpFlags {
     /// Starts the listener, if it is on.
     pub(crate) fn start(
         &self,
-        figures: &Arc<CrawlerFigures>,
+        metrics: &Arc<CrawlerMetrics>,
     ) -> Result<Option<CrawlerHttp>, Failure> {
-        let Some(Listen(listen)) = self.http else { return Ok(None) };
+        let Some(ListenHttp::At(Listen(listen))) = self.http else { return Ok(None) };
         let token = self.http_token_file.as_ref().map(|path| {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read the token in {}", path.display()))?;
@@ -81,16 +82,16 @@ impl CrawlerHttpFlags {
         if token.is_none() && !listen.ip().to_canonical().is_loopback() {
             return Err(Failure::Usage(format!(
                 "--http {listen} is open to other machines, and every client there could read the \
-                 figures of this crawler. Require a token: --http-token-file FILE, or listen on \
+                 metrics of this crawler. Require a token: --http-token-file FILE, or listen on \
                  127.0.0.1"
             )));
         }
-        let listener = stack::bind(listen, listen, Some(listen))?;
+        let listener = stack::bind(listen, "--http")?;
         let address = listener.local_addr().context("the listener has no address")?;
         listener.set_nonblocking(true).context("cannot listen")?;
         let listener = TcpListener::from_std(listener).context("cannot listen")?;
         let endpoint =
-            Endpoint { token, figures: Arc::clone(figures), process: ProcessFigures::new() };
+            Endpoint { token, metrics: Arc::clone(metrics), process: ProcessMetrics::new() };
         let task = AbortOnDropHandle::new(tokio::spawn(serve(listener, Arc::new(endpoint))));
         Ok(Some(CrawlerHttp { address, _task: task }))
     }
@@ -107,7 +108,9 @@ async fn serve(listener: TcpListener, endpoint: Arc<Endpoint>) {
         let endpoint = Arc::clone(&endpoint);
         tokio::spawn(async move {
             let service = service_fn(|request: Request<Incoming>| {
-                std::future::ready(Ok::<_, Infallible>(endpoint.respond(&request)))
+                let mut response = endpoint.respond(&request);
+                add_security_headers(response.headers_mut());
+                std::future::ready(Ok::<_, Infallible>(response))
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -125,8 +128,8 @@ async fn serve(listener: TcpListener, endpoint: Arc<Endpoint>) {
 struct Endpoint {
     /// The hash of the token, so that the time of a comparison does not depend on it.
     token: Option<blake3::Hash>,
-    figures: Arc<CrawlerFigures>,
-    process: ProcessFigures,
+    metrics: Arc<CrawlerMetrics>,
+    process: ProcessMetrics,
 }
 
 impl Endpoint {
@@ -144,7 +147,7 @@ impl Endpoint {
                 (StatusCode::BAD_REQUEST, r#"{"code": "bad-argument"}"#)
             }
             (_, "/health") => (StatusCode::OK, r#"{"status": "ok"}"#),
-            (_, "/ready") if self.figures.is_connected() => (StatusCode::OK, r#"{"ready": true}"#),
+            (_, "/ready") if self.metrics.is_connected() => (StatusCode::OK, r#"{"ready": true}"#),
             (_, "/ready") => (StatusCode::SERVICE_UNAVAILABLE, r#"{"ready": false}"#),
             (_, "/metrics") if self.allows(request.headers()) => {
                 return self.metrics(request.headers());
@@ -160,16 +163,13 @@ impl Endpoint {
         json(with_status(status), body)
     }
 
-    /// Whether the client may read the figures: it must send the token. If the crawler has no
+    /// Whether the client may read the metrics: it must send the token. If the crawler has no
     /// token, `Host` must be an address or `localhost`. Otherwise a page in a browser could point
     /// its own name at this machine (DNS rebinding), and read the response.
     fn allows(&self, headers: &HeaderMap) -> bool {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let Some(token) = self.token else {
-            let host = text(HOST).unwrap_or_default();
-            let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-            let name = name.trim_matches(['[', ']']);
-            return name == "localhost" || name.parse::<IpAddr>().is_ok();
+            return text(HOST).is_some_and(is_address_or_localhost);
         };
         let words = text(AUTHORIZATION).and_then(|value| value.split_once(' '));
         words.is_some_and(|(scheme, shown)| {
@@ -181,7 +181,7 @@ impl Endpoint {
         let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
         let format = Format::accepted(accept);
         let mut text = Exposition::new(format);
-        self.figures.add_to(&mut text);
+        self.metrics.add_to(&mut text);
         self.process.add_to(&mut text);
         let response = Response::builder().header(CONTENT_TYPE, format.content_type());
         response.body(text.finish()).expect("the headers are valid")

@@ -18,9 +18,9 @@ pub(crate) const SECRETS_BYTES_MAX: u64 = 16 << 10;
 /// Flags of the webhooks that a broker receives.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HookFlags {
-    /// A webhook as a JSON object; same as `[[hook]]` in the configuration file
-    #[arg(long, value_name = "JSON", hide = true)]
-    hook: Vec<Recipe>,
+    /// The tables `[[hook]]` of the configuration file.
+    #[arg(skip)]
+    pub(crate) hook: Vec<Recipe>,
 
     /// Webhooks may publish this many events per minute in total; hub deliveries have the same
     /// limit
@@ -44,20 +44,36 @@ impl HookFlags {
     /// All webhooks with their secrets, which are read now.
     pub(crate) fn hooks(&self) -> Result<Vec<Hook>, Failure> {
         let mut names = BTreeSet::new();
-        let mut hooks = Vec::new();
-        for (index, recipe) in self.hook.iter().enumerate() {
-            let name = recipe.name.as_str();
-            let wrong = |text| Failure::BadValue { flag: "hook", index, text };
-            if !names.insert(name) {
-                return Err(wrong(format!("two hooks have the name {name:?}")));
-            }
-            let wrong = |error| wrong(format!("the hook {name:?}: {error}"));
+        let hook = |recipe: &Recipe| {
+            let name = recipe.name.clone();
+            let wrong = |error| format!("the hook {name:?}: {error}");
             let written = recipe.secret.as_ref().map(read_secret).transpose().map_err(wrong)?;
-            let written = written.unwrap_or_default();
-            hooks.push(recipe.clone().with_secret(&written).map_err(wrong)?);
-        }
-        Ok(hooks)
+            recipe.clone().with_secret(&written.unwrap_or_default()).map_err(wrong)
+        };
+        let hooks = self.hook.iter().map(|recipe| {
+            let name = &recipe.name;
+            if names.insert(name) {
+                return hook(recipe);
+            }
+            Err(format!("two hooks have the name {name:?}"))
+        });
+        all_valid("hook", hooks)
     }
+}
+
+/// The values of all tables of a list, or what is wrong with each that has none.
+pub(crate) fn all_valid<T>(
+    key: &'static str,
+    tables: impl Iterator<Item = Result<T, String>>,
+) -> Result<Vec<T>, Failure> {
+    let (mut values, mut problems) = (Vec::new(), Vec::new());
+    for (index, table) in tables.enumerate() {
+        match table {
+            Ok(value) => values.push(value),
+            Err(text) => problems.push((index, text)),
+        }
+    }
+    if problems.is_empty() { Ok(values) } else { Err(Failure::BadTables { key, problems }) }
 }
 
 fn read_secret(place: &SecretSource) -> Result<String, String> {

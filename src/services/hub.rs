@@ -11,19 +11,20 @@ use clap::Args;
 use hyper::body::Bytes;
 use hyper::header::RETRY_AFTER;
 use hyper::{HeaderMap, Request, Response, StatusCode};
+use tidings_broker::openapi::Operation;
 use tidings_broker::{
     ClassifyFuture, CountersFuture, EmbeddedHandler, HandlerFuture, HandlerReply, RequestClass,
     is_forwarded,
 };
 use tidings_connectors::hub::{
-    Hub, HubConfig, HubCounts, HubLimits, HubRequestClass, HubResponse, HubRules, OPENAPI_PATHS,
-    PATHS,
+    Hub, HubConfig, HubCounts, HubLimits, HubRequestClass, HubResponse, HubRules,
 };
 use tidings_protocol::{CanonicalUrl, IpNetwork, partial_debug};
 use tokio_util::sync::CancellationToken;
 
 use crate::flags::address::BrokerAddress;
 use crate::flags::{DataFlag, parse_duration};
+use crate::services::hub_operations;
 use crate::services::outgoing::OutgoingFlags;
 use crate::services::public_url::PublicUrl;
 use crate::terminal::failure::Failure;
@@ -159,12 +160,8 @@ impl HubFlags {
 partial_debug!(HubReceiver { per_minute });
 
 impl EmbeddedHandler for HubReceiver {
-    fn paths(&self) -> &[&'static str] {
-        &PATHS
-    }
-
-    fn openapi_paths(&self) -> &'static str {
-        OPENAPI_PATHS
+    fn operations(&self) -> Vec<Operation> {
+        hub_operations::operations()
     }
 
     fn requests_per_minute(&self) -> u32 {

@@ -13,35 +13,18 @@ use clap::{Args, ValueEnum};
 use hyper::body::Bytes;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE};
 use hyper::{Method, Request, Response};
+use tidings_broker::openapi::Operation;
 use tidings_broker::{EmbeddedHandler, HandlerFuture, HandlerReply};
 use tidings_signature::identity::{
-    AgentForm, AgentOrigin, DIRECTORY_MAX_AGE_S, DIRECTORY_MEDIA_TYPE, DIRECTORY_PATH, Identity,
-    RequestSigner,
+    AgentForm, AgentOrigin, DIRECTORY_MAX_AGE_S, DIRECTORY_MEDIA_TYPE, Identity, RequestSigner,
 };
 use tokio::time::sleep;
 
+use crate::services::operations;
 use crate::terminal::failure::Failure;
 
 /// How often the file is read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
-
-/// `paths` of `openapi.json`.
-const OPENAPI_PATHS: &str = r#"{
-  "/.well-known/http-message-signatures-directory": {
-    "get": {
-      "summary": "The public keys with which the crawler signs its requests",
-      "security": [],
-      "responses": {
-        "200": {
-          "description": "A JSON Web Key Set, signed with each of its keys",
-          "content": {
-            "application/http-message-signatures-directory+json": { "schema": { "type": "object" } }
-          }
-        }
-      }
-    }
-  }
-}"#;
 
 /// Flags of the identity.
 #[derive(Debug, Clone, Args)]
@@ -79,15 +62,15 @@ impl IdentityFlags {
         self.sign_key.as_deref()
     }
 
+    /// Whether the file has keys.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        self.key_file().map(read_identity).transpose().map(drop)
+    }
+
     /// Reads the keys, and reads them again until the signer is dropped.
     pub(crate) fn signer(&self) -> Result<Option<Arc<RequestSigner>>, Failure> {
         let Some(file) = &self.sign_key else { return Ok(None) };
-        let wrong = |error| Failure::Usage(format!("--sign-key: {error}"));
-        let text = read(file).map_err(wrong)?;
-        let identity = parse(file, &text).map_err(wrong)?;
-        identity
-            .check_valid(now_unix_s())
-            .map_err(|error| wrong(format!("{}: {error}", file.display())))?;
+        let (identity, text) = read_identity(file)?;
         let form = match self.sign_form {
             SignForm::Dictionary => AgentForm::Dictionary,
             SignForm::String => AgentForm::String,
@@ -101,6 +84,17 @@ impl IdentityFlags {
     pub(crate) fn directory(&self) -> Result<Option<Arc<dyn EmbeddedHandler>>, Failure> {
         Ok(self.signer()?.map(|signer| Arc::new(Directory(signer)) as Arc<dyn EmbeddedHandler>))
     }
+}
+
+/// Reads the keys of `--sign-key`, with the text of the file.
+fn read_identity(file: &Path) -> Result<(Identity, String), Failure> {
+    let wrong = |error| Failure::Usage(format!("--sign-key: {error}"));
+    let text = read(file).map_err(wrong)?;
+    let identity = parse(file, &text).map_err(wrong)?;
+    identity
+        .check_valid(now_unix_s())
+        .map_err(|error| wrong(format!("{}: {error}", file.display())))?;
+    Ok((identity, text))
 }
 
 /// Reads the file of an identity.
@@ -144,12 +138,8 @@ async fn reload(file: PathBuf, mut known: String, signer: Weak<RequestSigner>) {
 struct Directory(Arc<RequestSigner>);
 
 impl EmbeddedHandler for Directory {
-    fn paths(&self) -> &[&'static str] {
-        &[DIRECTORY_PATH]
-    }
-
-    fn openapi_paths(&self) -> &'static str {
-        OPENAPI_PATHS
+    fn operations(&self) -> Vec<Operation> {
+        operations::of_directory()
     }
 
     fn handle(&self, request: Request<Bytes>, _peer: IpAddr) -> HandlerFuture<'_> {

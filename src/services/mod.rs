@@ -11,7 +11,10 @@ pub(crate) mod crawler_http;
 pub(crate) mod hooks;
 #[cfg(feature = "hub")]
 pub(crate) mod hub;
+#[cfg(feature = "hub")]
+pub(crate) mod hub_operations;
 pub(crate) mod identity;
+pub(crate) mod operations;
 pub(crate) mod optional;
 pub(crate) mod outgoing;
 pub(crate) mod principals;

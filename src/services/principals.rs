@@ -163,7 +163,7 @@ impl AccessFile {
     /// ends.
     pub(crate) async fn watch(&self, broker: &Broker) {
         // The file may have changed since the start read it.
-        let (mut seen, mut refused) = (None, None);
+        let (mut seen, mut refused, mut is_first) = (None, None, true);
         loop {
             let now = self.version();
             if now == seen {
@@ -173,12 +173,11 @@ impl AccessFile {
             match self.read() {
                 Ok(Some(principals)) => {
                     seen = now;
-                    tracing::info!(
-                        principals = principals.len(),
-                        "{} has changed",
-                        self.0.display()
-                    );
-                    broker.set_principals(principals);
+                    let count = principals.len();
+                    if broker.set_principals(principals) || !is_first {
+                        tracing::info!(principals = count, "{} has changed", self.0.display());
+                    }
+                    is_first = false;
                 }
                 // Removing the file must not open the broker.
                 Ok(None) => {

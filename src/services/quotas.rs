@@ -13,7 +13,7 @@ pub(crate) struct QuotaFlags {
     /// source limits each IP address, principal each name that logs in. The limits are connections,
     /// connects (per minute), events and bytes (per second), topics, cursors, subscriptions,
     /// groups, jobs, credit and parked (bytes that wait for the client). The value is a number,
-    /// with k, m or g as unit, or none. PROTOCOL.md lists the defaults and the effect of each.
+    /// with k, m or g as unit, or none. The protocol lists the defaults and the effect of each.
     #[arg(long, value_name = "SUBJECT.QUANTITY=N", value_parser = parse_limit)]
     limit: Vec<QuotaLimit>,
 

@@ -9,29 +9,28 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
-use tidings_broker::{
-    AuditConfig, BrokerConfig, EmbeddedHandler, HttpConfig, Sockets, Sync, TopicSettings,
-};
+use tidings_broker::{AuditConfig, BrokerConfig, EmbeddedHandler, HttpConfig, Sockets};
 use tidings_connectors::delivery::Signer;
 use tidings_connectors::push::Push;
-use tidings_protocol::{CanonicalUrl, TopicName};
+use tidings_protocol::{CanonicalUrl, Settings, Sync, TopicName, TopicSettings};
 use tidings_queue::{NEVER_BYTES_MAX, NeverList};
 
 use crate::client::broker_message;
-use crate::flags::address::Listen;
+use crate::config::tables::Tables;
+use crate::flags::address::{Listen, ListenHttp};
 use crate::flags::{DataFlag, milliseconds, parse_duration};
-use crate::process::figures::ProcessFigures;
 use crate::process::logging;
+use crate::process::metrics::ProcessMetrics;
 use crate::process::privileges::{ProcessFlags, ServerResources};
-use crate::process::stack::StopTimeout;
+use crate::process::stack::{StopTimeout, http_url};
 use crate::services::access::{AccessFlags, TransportGrant, parse_grant};
 use crate::services::callbacks::CallbackFlags;
 use crate::services::hooks::HookFlags;
 use crate::services::optional::OptionalFlags;
 use crate::services::public_url::PublicUrl;
-use crate::services::push::PushFlags;
+use crate::services::push::PushTables;
 use crate::services::quotas::QuotaFlags;
-use crate::services::sinks::parent_dir;
+use crate::services::sinks::{check_parent, parent_dir};
 use crate::services::tls::TlsFlags;
 use crate::services::websub::WebSubFlags;
 use crate::terminal::failure::Failure;
@@ -102,8 +101,8 @@ pub(crate) struct ServerFlags {
     #[command(flatten)]
     pub(crate) callbacks: CallbackFlags,
 
-    #[command(flatten)]
-    push: PushFlags,
+    #[arg(skip)]
+    push: PushTables,
 
     #[command(flatten)]
     pub(crate) process: Box<ProcessFlags>,
@@ -114,7 +113,7 @@ pub(crate) struct ServerFlags {
 pub(crate) struct HttpFlags {
     /// Listen for HTTP on HOST:PORT or a port, or off [default: 127.0.0.1:12346, or a free port if
     /// --listen takes one]
-    #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_http)]
+    #[arg(long, value_name = "HOST:PORT")]
     http: Option<ListenHttp>,
 
     /// Also accept HTTP requests with this Host header; may be repeated
@@ -139,17 +138,6 @@ pub(crate) struct HttpFlags {
 
     #[command(flatten)]
     pub(crate) websub: WebSubFlags,
-}
-
-/// The address of the HTTP listener, or off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ListenHttp {
-    Off,
-    At(Listen),
-}
-
-fn parse_listen_http(text: &str) -> Result<ListenHttp, String> {
-    if text == "off" { Ok(ListenHttp::Off) } else { text.parse().map(ListenHttp::At) }
 }
 
 fn on_or_off() -> impl TypedValueParser<Value = bool> {
@@ -220,6 +208,14 @@ impl HttpFlags {
             }
             return Ok(None);
         };
+        let (Listen(line), ip) = (lines, listen.ip());
+        let is_shared = ip == line.ip() || ip.is_unspecified() || line.ip().is_unspecified();
+        if listen.port() == line.port() && listen.port() != 0 && is_shared {
+            return Err(Failure::Usage(format!(
+                "--listen {line} and --http {listen} have the same port; choose another port for \
+                 one of them"
+            )));
+        }
         config.listen = listen;
         Ok(Some(config))
     }
@@ -253,6 +249,18 @@ impl TopicFlags {
 }
 
 impl ServerFlags {
+    /// Adds what the configuration file has beside flags.
+    pub(crate) fn set_tables(&mut self, tables: Tables) {
+        self.http.hooks.hook = tables.hooks;
+        self.push = PushTables(tables.pushes);
+    }
+
+    /// The line that names the HTTP address.
+    pub(crate) fn http_line(&self, address: SocketAddr) -> String {
+        let what = if self.http.dashboard { "HTTP and dashboard" } else { "HTTP" };
+        format!("{what} at {}", http_url(address, self.tls.is_encrypted()))
+    }
+
     /// The addresses of the line listener, and of the HTTP listener if it is on.
     pub(crate) fn listen_addresses(&self) -> (SocketAddr, Option<SocketAddr>) {
         (self.listen.0, self.http.listen_address(self.listen))
@@ -328,11 +336,32 @@ impl ServerFlags {
         config.audit = self.audit.as_ref().map(|_| {
             self.audit_file().map_or(AuditConfig::Stderr, |path| AuditConfig::File(path.to_owned()))
         });
-        config.metrics.push(Arc::new(ProcessFigures::new()));
+        config.metrics_sources.push(Arc::new(ProcessMetrics::new()));
         config.log_lines = self.log_lines || logging::filter_names_lines();
         self.check_exposure(&config, &Sockets::default(), data)?;
         self.pushes()?;
         Ok(config)
+    }
+
+    /// All that a start would refuse, as far as it is found without a change: wrong flags and
+    /// tables, and files and names that the flags name.
+    pub(crate) fn problems(&self, data: &DataFlag) -> Vec<Failure> {
+        let tables: Vec<_> =
+            [self.http.hooks.hooks().err(), self.pushes().err()].into_iter().flatten().collect();
+        let mut others = self.clone();
+        if !tables.is_empty() {
+            // They would hide other problems.
+            others.set_tables(Tables::default());
+        }
+        let checks = [
+            others.config(data).map(drop),
+            self.tls.check_files(),
+            self.tls.check_unix(),
+            self.audit_file().map_or(Ok(()), |file| check_parent("--audit", file)),
+            self.callbacks.check(),
+            self.process.check_user(),
+        ];
+        tables.into_iter().chain(checks.into_iter().filter_map(Result::err)).collect()
     }
 
     /// [`AccessFlags::check_exposure`]
@@ -352,7 +381,7 @@ impl ServerFlags {
 pub(crate) fn broker_config(listen: Listen, delay: Option<Duration>) -> BrokerConfig {
     let mut config = BrokerConfig { listen: listen.0, ..BrokerConfig::default() };
     if let Some(delay) = delay {
-        config.group.delay_ms = Some(milliseconds(delay));
+        config.group.settings.delay_ms = Some(milliseconds(delay));
     }
     config
 }
@@ -377,7 +406,7 @@ fn parse_retain_bytes(text: &str) -> Result<u64, String> {
 }
 
 fn parse_topic_setting(key: &str, text: &str) -> Result<TopicSettings, String> {
-    TopicSettings::parse(&[(key, text)], TopicSettings::default())
+    TopicSettings::parse([(key, text)])
         .map_err(|error| broker_message::flag_value_error(&error.text))
 }
 

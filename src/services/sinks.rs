@@ -143,6 +143,16 @@ pub(crate) fn parent_dir(file: &Path) -> PathBuf {
     parent.unwrap_or(Path::new(".")).to_owned()
 }
 
+/// Whether the directory of the file that this flag names exists.
+pub(crate) fn check_parent(flag: &str, file: &Path) -> Result<(), Failure> {
+    let dir = parent_dir(file);
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let (file, dir) = (file.display(), dir.display());
+    Err(Failure::Usage(format!("{flag} {file}: {dir} is no directory")))
+}
+
 /// Parses the name of a variable for programs. Variables of this program are excluded, because one
 /// of them holds a token.
 pub(crate) fn parse_variable(name: &str) -> Result<String, String> {

@@ -1,15 +1,17 @@
 //! Flags for TLS and for the unix socket.
 
+use std::os::unix::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tidings_broker::{BrokerConfig, TlsConfig, UnixConfig};
 
 use crate::services::principals::AccessFile;
+use crate::services::sinks::check_parent;
 use crate::terminal::failure::Failure;
 
 /// The unix socket in the data directory of a broker that requires TLS or login.
-const SOCKET: &str = "broker.sock";
+pub(crate) const BROKER_SOCKET: &str = "broker.sock";
 
 /// The certificates of --listen and --http, and the unix socket.
 #[derive(Debug, Clone, Args)]
@@ -60,35 +62,42 @@ impl TlsFlags {
         self.unix.as_deref()
     }
 
+    fn config(&self) -> Option<TlsConfig> {
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => Some(TlsConfig {
+                cert: cert.clone(),
+                key: key.clone(),
+                client_ca: self.client_ca.clone(),
+                client_crl: self.client_crl.clone(),
+            }),
+            (None, None) => None,
+            _ => unreachable!("the parser accepts only both, also in the file"),
+        }
+    }
+
+    /// Whether the files can be used.
+    pub(crate) fn check_files(&self) -> Result<(), Failure> {
+        let checked = self.config().map_or(Ok(()), |config| config.check());
+        checked.map_err(|error| Failure::Usage(format!("TLS: {error}")))
+    }
+
+    /// Whether a socket can be made at the path of `--unix`.
+    pub(crate) fn check_unix(&self) -> Result<(), Failure> {
+        let Some(path) = &self.unix else { return Ok(()) };
+        SocketAddr::from_pathname(path)
+            .map_err(|error| Failure::Usage(format!("--unix {}: {error}", path.display())))?;
+        check_parent("--unix", path)
+    }
+
     /// Writes the flags into a configuration; `data` is the data directory.
     pub(crate) fn apply(&self, config: &mut BrokerConfig, data: &Path) -> Result<(), Failure> {
-        config.tls = match (&self.tls_cert, &self.tls_key) {
-            (Some(cert), Some(key)) => {
-                if self.client_crl.is_some() && self.client_ca.is_none() {
-                    // One of the two may be in the configuration file.
-                    let text = "--client-crl needs --client-ca FILE";
-                    return Err(Failure::Usage(text.to_owned()));
-                }
-                Some(TlsConfig {
-                    cert: cert.clone(),
-                    key: key.clone(),
-                    client_ca: self.client_ca.clone(),
-                    client_crl: self.client_crl.clone(),
-                })
-            }
-            (None, None) => None,
-            // One of the two may be in the configuration file.
-            _ => {
-                let text = "TLS needs a certificate and its key: --tls-cert FILE --tls-key FILE";
-                return Err(Failure::Usage(text.to_owned()));
-            }
-        };
+        config.tls = self.config();
         // The parts of this process, such as its crawler, connect like other clients. Over TLS they
         // would have to trust a certificate that is issued for a public name and may change at any
         // time. A socket that only this user can open avoids that, and commands on the same data
         // directory find it there.
         let is_closed = config.tls.is_some() || AccessFile::at(data).path().exists();
-        let own = || is_closed.then(|| data.join(SOCKET));
+        let own = || is_closed.then(|| data.join(BROKER_SOCKET));
         if let Some(path) = self.unix.clone().or_else(own) {
             // Other processes may run in another directory.
             let path = std::path::absolute(&path)

@@ -8,14 +8,14 @@ use std::time::Duration;
 use clap::Args;
 use hyper::Request;
 use hyper::body::Bytes;
+use tidings_broker::openapi::Operation;
 use tidings_broker::{EmbeddedHandler, HandlerFuture, HandlerReply, HttpConfig};
-use tidings_connectors::websub::{
-    CALLBACK_PATHS, CallbackReply, OPENAPI_PATHS, WebSub, WebSubConfig,
-};
+use tidings_connectors::websub::{CallbackReply, WebSub, WebSubConfig};
 use tidings_documents::tracking::TrackingParams;
 
 use crate::flags::parse_duration;
 use crate::process::stack;
+use crate::services::operations;
 use crate::services::outgoing::OutgoingFlags;
 use crate::services::public_url::PublicUrl;
 use crate::terminal::failure::Failure;
@@ -79,12 +79,8 @@ impl WebSubFlags {
 struct CallbackReceiver(Arc<WebSub>);
 
 impl EmbeddedHandler for CallbackReceiver {
-    fn paths(&self) -> &[&'static str] {
-        &CALLBACK_PATHS
-    }
-
-    fn openapi_paths(&self) -> &'static str {
-        OPENAPI_PATHS
+    fn operations(&self) -> Vec<Operation> {
+        operations::of_websub()
     }
 
     fn is_issued_path(&self, path: &str) -> bool {

@@ -9,13 +9,12 @@ use std::env;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidings_client::{ClientTls, Security, TokenSource};
-use tidings_connectors::zmq::frames::PayloadFrame;
-use tidings_connectors::zmq::{BindEndpoint, BoundAddresses, BridgeConfig, TopicPattern};
+use tidings_connectors::zmq::{BindEndpoint, BoundAddresses, TopicPattern, ZmqSockets};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
@@ -128,22 +127,15 @@ impl ZmqFlags {
 }
 
 /// The task of the process.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct ZmqWork {
-    broker: BrokerAddress,
-    publish: Option<BindEndpoint>,
-    topics: Vec<TopicPattern>,
-    pull: Option<BindEndpoint>,
-    key: Option<PathBuf>,
-    bridge: Option<BridgeConfig>,
+    pub(crate) broker: BrokerAddress,
+    /// The file with the secret CURVE key.
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) sockets: ZmqSockets,
 }
 
 impl ZmqWork {
-    pub(crate) fn bridge(broker: BrokerAddress, bridge: BridgeConfig) -> Self {
-        let (publish, pull, key) = (None, None, None);
-        Self { broker, publish, topics: Vec::new(), pull, key, bridge: Some(bridge) }
-    }
-
     /// The arguments of `tidings zmq`.
     fn arguments(&self) -> Vec<OsString> {
         let mut words: Vec<OsString> = vec![format!("--broker={}", self.broker).into()];
@@ -159,20 +151,11 @@ impl ZmqWork {
                 words.extend(file.iter().flat_map(|file| [flag.into(), file.into()]));
             }
         }
-        words.extend(self.publish.map(|at| format!("--publish={at}").into()));
-        words.extend(self.topics.iter().map(|topic| format!("--topics={topic}").into()));
-        words.extend(self.pull.map(|at| format!("--pull={at}").into()));
         if let Some(key) = &self.key {
             words.extend(["--curve-key".into(), key.into()]);
         }
-        if let Some(BridgeConfig { connect, prefixes, frame, topic }) = &self.bridge {
-            words.push(format!("--connect={connect}").into());
-            words.push(format!("--into={topic}").into());
-            words.extend(prefixes.iter().map(|prefix| format!("--prefix={prefix}").into()));
-            if let PayloadFrame::Index(number) = frame {
-                words.push(format!("--frame={number}").into());
-            }
-        }
+        let sockets = serde_json::to_string(&self.sockets).expect("strings are always JSON");
+        words.push(format!("--sockets={sockets}").into());
         words
     }
 }
@@ -208,8 +191,8 @@ impl ZmqProcess {
         let key = flags.key_file().map(Path::to_owned);
         let is_open_to_all = key.is_none();
         let topics = flags.zmq_topics.clone();
-        let work = ZmqWork { broker, publish, topics, pull, key, bridge: None };
-        let mut zmq = Self::launch(work).await?;
+        let sockets = ZmqSockets { publish, topics, pull, bridge: None };
+        let mut zmq = Self::launch(ZmqWork { broker, key, sockets }).await?;
         let BoundAddresses { publish, pull } = zmq.bound;
         zmq.notes.extend(publish.map(|at| format!("ZeroMQ subscribers at {}", BindEndpoint(at))));
         zmq.notes.extend(pull.map(|at| format!("ZeroMQ publishers at {}", BindEndpoint(at))));
@@ -228,8 +211,8 @@ impl ZmqProcess {
             ChildProcess::spawn(&work, false).map_err(|reason| zmq_failure(&reason))?;
         let bound = process.ready().await.map_err(|reason| zmq_failure(&reason))?;
         // A restarted process uses the same addresses, so that peers can reconnect.
-        work.publish = bound.publish.map(BindEndpoint);
-        work.pull = bound.pull.map(BindEndpoint);
+        work.sockets.publish = bound.publish.map(BindEndpoint);
+        work.sockets.pull = bound.pull.map(BindEndpoint);
         let stop = CancellationToken::new();
         let task = tokio::spawn(supervise(work, process, stop.clone()));
         Ok(Self { notes: Vec::new(), bound, task, stop })
@@ -261,7 +244,7 @@ async fn supervise(work: ZmqWork, first: ChildProcess, stop: CancellationToken) 
                 if began.elapsed() >= STABLE_AFTER {
                     backoff = BACKOFF_MIN;
                 }
-                status.map_or_else(|error| error.to_string(), status_text)
+                status.map_or_else(|error| error.to_string(), |status| status.to_string())
             }
             Err(reason) => reason,
         };
@@ -288,10 +271,6 @@ async fn supervise(work: ZmqWork, first: ChildProcess, stop: CancellationToken) 
             }
         }
     }
-}
-
-fn status_text(status: ExitStatus) -> String {
-    status.to_string()
 }
 
 /// One run of the process. It is killed when this value is dropped.
@@ -342,19 +321,19 @@ impl ChildProcess {
             return StartReport::parse(&line);
         }
         let status = self.child.wait().await;
-        Err(status.map_or_else(|error| error.to_string(), status_text))
+        Err(status.map_or_else(|error| error.to_string(), |status| status.to_string()))
     }
 
     /// Ends it and waits. Its last line is its report.
     async fn end(mut self) -> Option<ZmqEnd> {
         self.stdin = None;
         let ended = async {
-            let mut said = None;
+            let mut last_line = None;
             while let Ok(Some(line)) = self.stdout.next_line().await {
-                said = Some(line);
+                last_line = Some(line);
             }
-            let is_whole = self.child.wait().await.is_ok_and(|status| status.success());
-            ZmqEnd { last_line: said, is_complete: is_whole }
+            let is_complete = self.child.wait().await.is_ok_and(|status| status.success());
+            ZmqEnd { last_line, is_complete }
         };
         timeout(STOP_MAX, ended).await.ok()
     }

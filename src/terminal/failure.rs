@@ -11,14 +11,13 @@ pub(crate) enum Failure {
     Help(String),
     /// A wrong flag, address or configuration file; nothing was started. Exit code 2.
     Usage(String),
-    /// A value of a repeatable flag that its parser accepts, and that is wrong nonetheless; nothing
+    /// Tables of the configuration file that are wrong beside others, or whose secrets are; nothing
     /// was started. Exit code 2.
-    BadValue {
-        /// The long name of the flag.
-        flag: &'static str,
-        /// The place of the value among those of the flag, from 0.
-        index: usize,
-        text: String,
+    BadTables {
+        /// The name of their list.
+        key: &'static str,
+        /// The place of each in the list, from 0, and what is wrong; at least one.
+        problems: Vec<(usize, String)>,
     },
     /// A wrong configuration; its problems were already printed. Exit code 2.
     Misconfigured,
@@ -51,9 +50,8 @@ impl Failure {
     pub(crate) fn text(&self) -> Option<String> {
         match self {
             Self::Help(_) | Self::Misconfigured | Self::Unsuccessful | Self::OutputClosed => None,
-            Self::Usage(text) | Self::Interrupted(text) | Self::BadValue { text, .. } => {
-                Some(text.clone())
-            }
+            Self::Usage(text) | Self::Interrupted(text) => Some(text.clone()),
+            Self::BadTables { problems, .. } => problems.first().map(|(_, text)| text.clone()),
             Self::Failed(error) => Some(one_line(error)),
         }
     }
@@ -63,7 +61,7 @@ impl Failure {
         match self {
             Self::Help(_) | Self::OutputClosed => ExitCode::SUCCESS,
             Self::Failed(_) | Self::Unsuccessful => ExitCode::FAILURE,
-            Self::Usage(_) | Self::BadValue { .. } | Self::Misconfigured => ExitCode::from(2),
+            Self::Usage(_) | Self::BadTables { .. } | Self::Misconfigured => ExitCode::from(2),
             Self::Interrupted(_) => ExitCode::from(130),
         }
     }

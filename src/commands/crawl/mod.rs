@@ -5,10 +5,10 @@ mod screen;
 mod seeds;
 mod tally;
 
-use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use std::{env, fs};
 
 use clap::Args;
 use tidings_protocol::status::JobEnd;
@@ -20,7 +20,6 @@ use self::seeds::Seeds;
 use crate::client::connection;
 use crate::client::job::{JobLimits, JobRequest, Scope};
 use crate::client::job_watch::{self, JobUpdate, JobWatch};
-use crate::commands::broker::http_line;
 use crate::commands::up::{self, PagePrinter};
 use crate::commands::watch_feed::{FeedsFlag, watch_configured};
 use crate::flags::address::{BrokerAddress, Listen};
@@ -42,8 +41,8 @@ const EMBEDDED_CONNECTIONS_MAX: usize = 64;
 
 const EXAMPLES: &str = "\
 Where the pages are fetched:
-  with --broker ADDR, or while `tidings up` runs on the same data directory, by the crawlers there;
-  otherwise by a crawler of this command
+  - with --broker ADDR, or while `tidings up` runs on the same data directory, by the crawlers there
+  - otherwise by a crawler of this command
 
 Examples:
   tidings crawl https://example.org/                     all pages of that host
@@ -89,11 +88,11 @@ pub(crate) struct CrawlArgs {
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
 
-    /// Stop after this many pages [default: no limit]
+    /// Stop after this many pages; redirects and failures do not count [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_pages: Option<u64>,
 
-    /// Fetch at most this many pages from each host [default: no limit]
+    /// The same for the pages of each host [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_per_host: Option<u64>,
 
@@ -164,6 +163,17 @@ pub(crate) struct CrawlArgs {
 }
 
 impl CrawlArgs {
+    /// What names the broker.
+    fn named_by(&self) -> &'static str {
+        let is_typed = |name: &str| self.typed_flags.iter().any(|flag| flag == name);
+        match env::var_os("TIDINGS_BROKER") {
+            _ if is_typed("broker") => "--broker",
+            _ if is_typed("context") => "--context",
+            Some(_) => "TIDINGS_BROKER",
+            None => "the context or the configuration file",
+        }
+    }
+
     fn request(&self) -> Result<JobRequest, String> {
         let file = self.seeds.as_deref();
         let Seeds { urls, left_out } = seeds::read(&self.urls, file, self.strict_seeds)?;
@@ -201,6 +211,10 @@ const JOB_FLAGS: [&str; 9] = [
     "json",
 ];
 
+/// How the delay of another broker is changed.
+const DELAY_OF_BROKER: &str =
+    "the broker sets the delay, with: tidings group set crawlers delay=DURATION";
+
 /// Runs until the job is done, or until SIGINT or SIGTERM.
 pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
     args.crawler.sinks.check(&args.data)?;
@@ -214,7 +228,7 @@ pub(crate) async fn run(args: CrawlArgs) -> Result<(), Failure> {
     reject_flags(&args, &["max-tasks", "max-age"], reason)?;
     let stop = stop_on_signal()?;
     let (broker, found_by) = match &args.broker.broker {
-        Some(broker) => (Some(broker.clone()), "--broker"),
+        Some(broker) => (Some(broker.clone()), args.named_by()),
         None => (connection::running_broker(&args.data.data).await, "the data directory"),
     };
     match broker {
@@ -233,7 +247,7 @@ async fn run_worker(args: CrawlArgs) -> Result<(), Failure> {
         ));
     };
     reject_flags(&args, &JOB_FLAGS, "is about a job; add the URLs of the job")?;
-    reject_flags(&args, &["delay"], "has no effect with --broker; the broker sets the delay")?;
+    reject_flags(&args, &["delay"], &format!("has no effect with --broker; {DELAY_OF_BROKER}"))?;
     let stop = stop_on_signal()?;
     stack::make_data_directory(&args.data.data)?;
     let mut crawling = args.crawler.config(broker, &args.data)?;
@@ -241,9 +255,9 @@ async fn run_worker(args: CrawlArgs) -> Result<(), Failure> {
     let mut printer = PagePrinter::new(args.quiet, args.crawler.outgoing.lack_contact(), &crawling);
     printer
         .line(&format!("fetching for {broker}, storing in {}", sinks::describe_sinks(&crawling)));
-    let http = args.http.start(&crawling.figures)?;
+    let http = args.http.start(&crawling.metrics)?;
     if let Some(http) = &http {
-        printer.line(&http_line(http.address, false));
+        printer.line(&http_line(http.address));
     }
     let mut crawler = Crawler::start(crawling);
     let result = tokio::select! {
@@ -268,9 +282,12 @@ async fn run_on_broker(
         "applies only to a crawl with its own broker, but this job goes to the broker at {broker} (found by \
          {found_by}), which has its own settings"
     );
-    reject_flags(args, &["delay"], &reason)?;
+    reject_flags(args, &["delay"], &format!("{reason}; {DELAY_OF_BROKER}"))?;
     let mut names = CrawlerFlags::names();
-    names.push("crawler-http".to_owned());
+    // Flags are named by their fields here.
+    names.extend(["http", "http-token-file"].map(str::to_owned));
+    // It may have led to the broker.
+    names.extend(args.broker.broker.is_some().then(|| "data".to_owned()));
     names.retain(|name| name != "render");
     reject_flags(args, &names, &reason)?;
     let rule = args.crawler.browser.render.clone();
@@ -320,6 +337,7 @@ async fn run_embedded(
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     stack::make_data_directory(&args.data.data)?;
+    stack::check_unused(&args.data.data)?;
     let listen = Listen((Ipv4Addr::LOCALHOST, 0).into());
     let mut config = broker_config(listen, args.delay);
     // The directory belongs to this job alone, so that nothing else is fetched.
@@ -340,9 +358,9 @@ async fn run_embedded(
     if args.crawler.outgoing.lack_contact() && !request.seeds.iter().all(contact::is_local) {
         screen.console.note(contact::WARNING);
     }
-    let http = args.http.start(&crawling.figures)?;
+    let http = args.http.start(&crawling.metrics)?;
     if let Some(http) = &http {
-        screen.console.note(&http_line(http.address, false));
+        screen.console.note(&http_line(http.address));
     }
     if screen.console.shows_progress() {
         screen.console.note(&format!("to steer it, add --broker {address} to another command"));
@@ -399,6 +417,11 @@ async fn follow_job(
             }
         }
     }
+}
+
+/// The line that names the address of the metrics.
+fn http_line(address: SocketAddr) -> String {
+    format!("HTTP at {}", stack::http_url(address, false))
 }
 
 /// Rejects typed flags that would have no effect.

@@ -60,7 +60,7 @@ impl Screen {
         self.style.quiet = true;
     }
 
-    /// The number of pages that this process finished, with any outcome.
+    /// [`CrawlTally::pages`]
     pub(crate) fn pages(&self) -> u64 {
         self.tally.pages()
     }
@@ -223,10 +223,10 @@ fn detail_lines(tally: &CrawlTally) -> Vec<String> {
     if !failures.is_empty() {
         lines.push("failed   because of:".to_owned());
     }
-    for FailureCount { reason, count: n, example, urls } in failures {
-        lines.push(format!("  {:>7}  {reason} ({example})", format_count(*n)));
+    for FailureCount { reason, count, example, urls } in failures {
+        lines.push(format!("  {:>7}  {reason} ({example})", format_count(*count)));
         lines.extend(urls.iter().map(|url| format!("           {url}")));
-        if *n > urls.len() as u64 {
+        if *count > urls.len() as u64 {
             lines.push("           ..".to_owned());
         }
     }
@@ -451,7 +451,8 @@ mod tests {
             "failed   because of:",
             "        1  connect-timeout (no connection in time)",
             "           http://c.example/",
-            "down     without an answer from 1 host:",
+            "down     without an answer from 2 hosts:",
+            "  c.example: connect-timeout (no connection in time)",
             "  d.example: connect-timeout (why)",
         ];
         let mut tally_of_all = tally(&reports);
@@ -511,7 +512,7 @@ mod tests {
                 { "host": "b", "answers": 1, "span_ms": 0 },
             ],
             "reasons": [{ "reason": "connect-timeout", "count": 1, "urls": ["http://b/"] }],
-            "hosts_down": 0,
+            "hosts_down": 1,
         });
         assert_eq!(Value::Object(summary), expected);
     }

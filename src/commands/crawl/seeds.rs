@@ -11,7 +11,7 @@ use tidings_documents::sitemap::{SitemapEntry, SitemapReader};
 use tidings_egress::AllowPrivate;
 use tidings_protocol::{CanonicalUrl, URL_BYTES_MAX};
 
-use crate::client::job::parse_seed;
+use crate::client::job::{parse_seed, usual_scheme};
 use crate::terminal::output::{plural, printable};
 
 /// The limit of seeds of a job: about 1 GB at 100 bytes each.
@@ -166,7 +166,8 @@ impl<'a> SeedFile<'a> {
             };
             // Some editors write a byte order mark at the beginning.
             let text = text.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(text);
-            self.read_line(number, text)?;
+            // A CR alone ends a line, too, as in robots.txt and in lists of sitemaps.
+            text.split('\r').try_for_each(|text| self.read_line(number, text))?;
         }
         Ok(())
     }
@@ -266,8 +267,8 @@ fn has_scheme(text: &str) -> bool {
     scheme.is_some_and(|scheme| scheme.bytes().all(|byte| byte.is_ascii_alphabetic()))
 }
 
-/// A URL, or a host with or without a path. It gets https; an address, and a host with a port, get
-/// http. With `dotted`, a word without a dot is not a host.
+/// A URL, or a host with or without a path, which gets its usual scheme. With `dotted`, a word
+/// without a dot is not a host.
 fn url_or_host(cell: &str, dotted: bool) -> Option<CanonicalUrl<'static>> {
     let cell = cell.trim();
     if has_scheme(cell) {
@@ -277,16 +278,15 @@ fn url_or_host(cell: &str, dotted: bool) -> Option<CanonicalUrl<'static>> {
         return None;
     }
     let authority = cell.split(['/', '?', '#']).next().unwrap_or_default();
-    let (host, port) = match authority.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (host, Some(port)),
-        _ => (authority, None),
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => authority,
     };
     let is_address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
     // A number such as 1.5 would be parsed as an address.
     let is_name = host.contains(char::is_alphabetic)
         && (!dotted || host.trim_end_matches('.').contains('.') || host == "localhost");
-    let scheme = if is_address || port.is_some() { "http" } else { "https" };
-    let url = format!("{scheme}://{cell}");
+    let url = format!("{}://{cell}", usual_scheme(cell));
     (is_address || is_name).then(|| url.parse().ok()).flatten()
 }
 
@@ -324,6 +324,7 @@ mod tests {
         for (text, expected) in [
             ("\u{feff}http://a.example/\r\n\n  # no\n\t http://a.example/#x \n", [a, a].join(" ")),
             ("http://a.example/1,2;3", "http://a.example/1,2;3".to_owned()),
+            ("domain\ra.example\rb.example/x\r", ab.to_owned()),
             ("http://a.example # the first\nhttp://a.example\ttitle", [a, a].join(" ")),
             ("a.example\nb.example/x", ab.to_owned()),
             ("1,a.example\n2,b.example/x", ab.to_owned()),

@@ -57,7 +57,7 @@ impl AnswerTimes {
     }
 }
 
-/// Pages that failed for the same reason.
+/// Pages that failed for the same reason, with the same status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FailureCount {
     /// The word for the reason.
@@ -94,8 +94,8 @@ pub(crate) struct CrawlTally {
     hosts: HashMap<Box<str>, AnswerTimes>,
     /// Some hosts were forgotten.
     has_evicted: bool,
-    /// By the word for the reason; the list of words is closed.
-    failures: BTreeMap<&'static str, FailureCount>,
+    /// By the word for the reason and the status; the list of words is closed.
+    failures: BTreeMap<(&'static str, Option<u16>), FailureCount>,
     /// Hosts that did not answer their newest request, and why; at most `HOSTS_MAX`.
     down: BTreeMap<Box<str>, String>,
     /// The time since the start, the host, and how long the answer took.
@@ -166,7 +166,9 @@ impl CrawlTally {
 
     fn record_failure(&mut self, report: &PageReport) {
         let reason = report.reason.unwrap_or("unnamed");
-        let failures = self.failures.entry(reason).or_insert_with(|| {
+        // With statuses beyond the usual ones the list would have no bound.
+        let status = report.status.filter(|status| (400..600).contains(status));
+        let failures = self.failures.entry((reason, status)).or_insert_with(|| {
             let error = report.error.as_deref().unwrap_or_default();
             let example = printable(error, EXAMPLE_CHARS_MAX);
             FailureCount { reason, count: 0, example, urls: Vec::new() }
@@ -177,12 +179,12 @@ impl CrawlTally {
         }
     }
 
-    /// The broker gives up the pages of a host that does not answer, so no report is final.
+    /// The broker gives up the pages of a host that does not answer. Most have no final report.
     fn record_down(&mut self, report: &PageReport) {
         let host = host_of(&report.url);
         let reason = report.reason.and_then(FailureReason::from_word);
         let is_unanswered = reason.is_some_and(FailureReason::is_unanswered);
-        if report.outcome != PageOutcome::Retry || !is_unanswered {
+        if !is_unanswered {
             self.down.remove(host);
         } else if self.down.len() < HOSTS_MAX {
             let error = printable(report.error.as_deref().unwrap_or_default(), EXAMPLE_CHARS_MAX);
@@ -196,9 +198,10 @@ impl CrawlTally {
         &self.down
     }
 
-    /// The number of finished pages, with any outcome.
+    /// The number of finished pages, without attempts after which a page is tried again.
     pub(crate) fn pages(&self) -> u64 {
-        self.outcomes.values().sum()
+        let retries = self.outcomes.get(PageOutcome::Retry.as_str()).copied().unwrap_or_default();
+        self.outcomes.values().sum::<u64>() - retries
     }
 
     /// The numbers of pages by outcome.
@@ -399,11 +402,17 @@ pub(super) mod tests {
             failed("http://d.example/", "address", "[fe80::1]:80 is a private address"),
             failed("http://f.example/", "status", &"x".repeat(1000)),
             failed("http://g.example/", "address", "10.1.2.4 is a private address"),
+            PageReport { status: Some(410), ..failed("http://h.example/", "status", "410") },
+            PageReport { status: Some(404), ..failed("http://i.example/", "status", "404") },
+            PageReport { outcome: PageOutcome::Retry, ..report("http://j.example/", 503, 1) },
         ]);
+        assert_eq!(tally.pages(), 7, "an attempt is no page");
         let failures = tally.failures();
         let counts: Vec<_> = failures.iter().map(|some| (some.reason, some.count)).collect();
-        assert_eq!(counts, [("address", 3), ("dns", 1), ("status", 1)]);
+        let expected = [("address", 3), ("dns", 1), ("status", 1), ("status", 1), ("status", 1)];
+        assert_eq!(counts, expected);
         assert_eq!(failures[0].example, "10.1.2.3 is a private address");
         assert_eq!(failures[2].example.chars().count(), EXAMPLE_CHARS_MAX);
+        assert_eq!([&*failures[3].example, &*failures[4].example], ["404", "410"]);
     }
 }

@@ -10,7 +10,7 @@ use tidings_protocol::format_ms;
 #[cfg(feature = "top")]
 use tidings_protocol::status::WaitReason;
 use tidings_protocol::status::{GroupStatus, KeyStatus, PageStatus};
-use tidings_protocol::{CanonicalUrl, Code, Command, GroupAction, PAGE_READY_TOPIC};
+use tidings_protocol::{CanonicalUrl, Code, Command, DEFAULT_GROUP, GroupAction, PAGE_READY_TOPIC};
 use tidings_subscriber::sink::sqlite::{StoredResult, newest_result};
 
 use self::sentences::{Context, Explained};
@@ -34,11 +34,12 @@ Examples:
   tidings explain example.org                  which request to this host runs, or how long it rests
   tidings explain example.org --group feeds    the same in another group
 
-A terminal shows sentences. A pipe gets the lines of the broker (EXPLAIN in PROTOCOL.md), and --json
+A terminal shows sentences. A pipe gets the lines of the broker (EXPLAIN in tidings-protocol(7)), and --json
 prints an object for each of them.
 
 The broker forgets finished pages. When it is the broker of the --data directory, the newest result
-of the URL is read from pages.db there, else from the topic page-ready.
+of the URL in the group crawlers is read from pages.db there, else from the topic page-ready. In a
+group with key=none or seq, such as those of pushes, URL is the first word of the event.
 
 Exit codes: 0 the broker knows it; 1 it neither waits nor is being fetched; 2 wrong usage.";
 
@@ -102,7 +103,7 @@ async fn sentences(args: &ExplainArgs, broker: &BrokerClient<'_>, lines: &[&str]
     };
     // The sentences say less to a client that may not see the group.
     let show = ask(GroupAction::Show, Vec::new()).await;
-    let delay = show.map(|show| GroupStatus::parse(&show.ok).settings.delay).unwrap_or_default();
+    let delay_ms = show.and_then(|show| GroupStatus::parse(&show.ok).settings.delay_ms);
     let keys = ask(GroupAction::Keys, vec![("limit", KEYS_MAX)]).await;
     let keys = keys.map(|keys| keys.more).unwrap_or_default();
     let of_key = |subject: &str| {
@@ -112,7 +113,7 @@ async fn sentences(args: &ExplainArgs, broker: &BrokerClient<'_>, lines: &[&str]
     let sentence = |line: &&str| {
         let explained = Explained::parse(line);
         let left_ms = of_key(explained.subject);
-        let context = Context { group: group.as_str(), delay, left_ms };
+        let context = Context { group: group.as_str(), delay_ms, left_ms };
         let sentence = explained.sentence(&context).unwrap_or_else(|| readable_line(line));
         terminal_safe(&sentence).into_owned()
     };
@@ -126,9 +127,9 @@ async fn sentences(args: &ExplainArgs, broker: &BrokerClient<'_>, lines: &[&str]
 pub(crate) fn key_sentence(group: &GroupStatus, key: &KeyStatus) -> Option<String> {
     let rest = key.free_in.map(|ms| format!(" free-in={}", format_ms(ms))).unwrap_or_default();
     let line = format!("{} waiting={} pending because={}{rest}", key.key, key.waiting, key.because);
-    let (delay, left_ms) = (group.settings.delay, key.left_ms);
+    let (delay_ms, left_ms) = (group.settings.delay_ms, key.left_ms);
     let explained = Explained::parse(&line);
-    let sentence = explained.sentence(&Context { group: &group.group, delay, left_ms });
+    let sentence = explained.sentence(&Context { group: &group.group, delay_ms, left_ms });
     sentence.filter(|_| !matches!(key.because, WaitReason::Rule | WaitReason::Unknown))
 }
 
@@ -143,13 +144,16 @@ fn object(line: &str) -> Value {
     object
 }
 
-/// One line about the newest stored result, or an object. None for a host, without pages.db, and
-/// when the data directory belongs to another broker than the one that answered.
+/// One line about the newest stored result, or an object. None for a host, for another group than
+/// that of the crawlers, without pages.db, and when the data directory belongs to another broker
+/// than the one that answered.
 fn stored(args: &ExplainArgs) -> Result<Option<String>, Failure> {
     let data = &args.data.data;
     let pages = data.join("pages.db");
-    let is_ours = address::read_address_file(data)
-        .is_some_and(|at| at.as_str() == args.output.broker.broker.as_str());
+    // The crawlers of another group may have fetched the page.
+    let is_ours = args.group.group.as_str() == DEFAULT_GROUP
+        && address::read_address_file(data)
+            .is_some_and(|at| at.as_str() == args.output.broker.broker.as_str());
     let Some(url) = CanonicalUrl::parse(&args.what).ok().filter(|_| is_ours && pages.is_file())
     else {
         return Ok(None);

@@ -1,6 +1,7 @@
 //! The lines of `EXPLAIN` as sentences.
 
-use tidings_protocol::status::{KeyDelay, WaitReason};
+use tidings_protocol::format_ms;
+use tidings_protocol::status::WaitReason;
 
 use crate::client::manage::key_values;
 use crate::terminal::output::{plural, with_units};
@@ -10,7 +11,7 @@ use crate::terminal::output::{plural, with_units};
 pub(super) struct Context<'a> {
     pub(super) group: &'a str,
     /// The delay of the group.
-    pub(super) delay: KeyDelay,
+    pub(super) delay_ms: Option<u64>,
     /// The least time until the last waiting URL of the key may begin, in milliseconds.
     pub(super) left_ms: Option<u64>,
 }
@@ -106,7 +107,7 @@ impl<'a> Explained<'a> {
     /// Why the subject waits.
     fn reason(&self, context: &Context<'_>) -> String {
         let word = self.value("because").unwrap_or("-");
-        let Context { group, delay, .. } = *context;
+        let Context { group, delay_ms, .. } = *context;
         // A URL waits for its key; a key waits itself.
         let gate = self.value("key").map(|key| format!("waits for {key}, which "));
         let gate = gate.unwrap_or_default();
@@ -115,9 +116,9 @@ impl<'a> Explained<'a> {
         let reason = match WaitReason::from_word(word).unwrap_or_default() {
             WaitReason::InFlight => return format!("{gate}has a request in flight"),
             WaitReason::Delay => {
-                return match delay {
-                    KeyDelay::Ms(_) => rests(&format!("delay={delay} of group {group}")),
-                    KeyDelay::Default => rests("the default delay between two requests"),
+                return match delay_ms.map(format_ms) {
+                    Some(delay) => rests(&format!("delay={delay} of group {group}")),
+                    None => rests("the default delay between two requests"),
                 };
             }
             WaitReason::Pace => return rests("the delay that its server asked for, in robots.txt"),
@@ -190,7 +191,7 @@ mod tests {
     use super::*;
 
     fn context() -> Context<'static> {
-        Context { group: "crawlers", delay: KeyDelay::Ms(600_000), left_ms: Some(896_400_000) }
+        Context { group: "crawlers", delay_ms: Some(600_000), left_ms: Some(896_400_000) }
     }
 
     fn sentence(line: &str) -> String {

@@ -10,10 +10,9 @@ use super::tasks::duration;
 use super::{NAME, command};
 use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{OutputFlags, json_line};
-use crate::client::received::Received;
 use crate::flags::one_word;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{format_duration, printable};
+use crate::terminal::output::{format_count, format_duration, printable};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +23,8 @@ Examples:
 BECAUSE is what the next page of a host waits for: its request in flight, a rest and its end, a job, a
 worker. LEFT is the least time until the last page of a host is requested, with the delay between two
 requests; it is - while a rule without an end pauses or blocks the host. At most 100,000 hosts are
-compared.";
+compared. A host whose pages all wait for a later time or another attempt is not listed; `tidings
+explain HOST` and `tidings group tasks` name these pages.";
 
 /// The headings of the table.
 pub(crate) const HEADINGS: &str = "KEY WAITING> PROCESSING> LEFT> BECAUSE";
@@ -64,23 +64,23 @@ pub(super) async fn run(args: &KeysArgs) -> Result<(), Failure> {
     let columns = Columns {
         object: |line: &str| json_line(&KeyStatus::parse(line)),
         headings: HEADINGS,
-        row: |line: &str| row(&Received::parse(line, KeyStatus::parse)),
+        row: |line: &str| row(&KeyStatus::parse(line)),
     };
     print_listed(NAME, &keys, &args.list, &args.output, columns).await
 }
 
 /// A key as a row.
-pub(crate) fn row(status: &Received<KeyStatus>) -> Vec<String> {
+pub(crate) fn row(status: &KeyStatus) -> Vec<String> {
     vec![
         printable(&status.key, KEY_CHARS_MAX),
-        status.count("waiting", status.waiting),
-        status.count("processing", status.processing),
+        format_count(status.waiting),
+        format_count(status.processing),
         status
             .left_ms
             .map_or_else(|| "-".to_owned(), |ms| format_duration(Duration::from_millis(ms))),
         match status.free_in {
             Some(ms) => format!("{} {}", status.because, duration(ms)),
-            None => status.cell("because", status.because.as_str()),
+            None => status.because.as_str().to_owned(),
         },
     ]
 }
@@ -94,11 +94,10 @@ mod tests {
         let line = "a.example waiting=1205 processing=1 left-ms=1204700 because=pace free-in=7000 \
                     new=7";
         let shown = ["a.example", "1,205", "1", "20m 04s", "pace 7 s"];
-        let row = |line: &str| row(&Received::parse(line, KeyStatus::parse));
+        let row = |line: &str| row(&KeyStatus::parse(line));
         assert_eq!(row(line), shown);
         let line = "b waiting=0 processing=0 left-ms=0 because=free";
         assert_eq!(row(line), ["b", "0", "0", "0 ms", "free"]);
-        assert_eq!(row("c waiting=40 because=rule"), ["c", "40", "-", "-", "rule"]);
-        assert_eq!(row("d"), ["d", "-", "-", "-", "-"]);
+        assert_eq!(row("c waiting=40 because=rule"), ["c", "40", "0", "-", "rule"]);
     }
 }

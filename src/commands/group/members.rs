@@ -8,7 +8,6 @@ use super::tasks::{duration, or_dash};
 use super::{NAME, command};
 use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{BrokerClient, OutputFlags, json_line};
-use crate::client::received::Received;
 use crate::flags::one_word;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{Console, format_count, plural, printable};
@@ -20,9 +19,9 @@ Examples:
   tidings group tasks --state processing     the tasks that it still has
 
 DONE, FAILED and LOST count since the worker joined. RATE is how many tasks it did per second, over
-about the last 10 s. HEARD is the time since it sent something. RENDER is the number of its tasks
-that the broker knows to need a browser, and how many of these it may hold at once. With --render
-always or patterns, a worker decides by itself, and the number is -.
+about the last 10 s. HEARD is the time since it sent something. RENDER is the number of pages
+that its browsers render, and how many they may at once; 6/6+3: three more wait for a browser. For a
+worker that does not report that, it counts its tasks that the broker knows to need a browser.
 
 States:
   active    gets tasks as its credit allows
@@ -83,42 +82,46 @@ pub(super) async fn run(args: &MembersArgs) -> Result<(), Failure> {
     let columns = Columns {
         object: |line: &str| json_line(&ListedMember::parse(line)),
         headings: HEADINGS,
-        row: |line: &str| row(&Received::parse(line, ListedMember::parse)),
+        row: |line: &str| row(&ListedMember::parse(line)),
     };
     print_listed(NAME, &members, &args.list, &args.output, columns).await
 }
 
 /// A member as a row.
-pub(crate) fn row(member: &Received<ListedMember>) -> Vec<String> {
-    let MemberFields { state, credit, held, render, rendering, name, address, .. } = &member.fields;
-    // A worker with a rule of its own renders tasks of which the broker does not know it.
-    let known = rendering.filter(|tasks| *tasks > 0 || *held == 0).map(|tasks| tasks.to_string());
-    let browsers = render.map(|render| format!("{}/{render}", or_dash(known.as_ref())));
+pub(crate) fn row(member: &ListedMember) -> Vec<String> {
+    let MemberFields { state, credit, held, render, name, address, .. } = &member.fields;
+    let browsers = render
+        .map(|render| format!("{}/{render}{}", rendering(&member.fields), queued(&member.fields)));
     let label = |text: &Option<String>| printable(&or_dash(text.as_ref()), TEXT_CHARS_MAX);
-    // A count of 0 is left out. A broker that counts sends the time of each connected member.
-    let counts_nothing = *state != MemberState::Away && !member.has("joined-ms");
-    let count = |count: Option<u64>| match count {
-        None if counts_nothing => "-".to_owned(),
-        count => format_count(count.unwrap_or(0)),
-    };
-    let rate = match member.fields.rate {
-        None if counts_nothing => "-".to_owned(),
-        rate => rate.unwrap_or_default().to_string(),
-    };
+    // A count of 0 is left out.
+    let count = |count: Option<u64>| format_count(count.unwrap_or(0));
     vec![
         member.member.clone(),
-        member.cell("state", state.as_str()),
-        member.count("credit", *credit),
-        member.count("held", *held),
+        state.as_str().to_owned(),
+        format_count(*credit),
+        format_count(*held),
         or_dash(browsers.as_ref()),
         count(member.fields.done),
         count(member.fields.failed),
         count(member.fields.lost),
-        rate,
+        member.fields.rate.unwrap_or_default().to_string(),
         member.fields.heard_ms.map_or("-".to_owned(), duration),
         label(name),
         label(address),
     ]
+}
+
+/// How many pages a member renders; `-` if that is unknown.
+fn rendering(member: &MemberFields) -> String {
+    // A worker with a rule of its own renders tasks of which the broker does not know it.
+    let known = member.rendering.filter(|tasks| *tasks > 0 || member.held == 0);
+    or_dash(member.browsers.pages.or(known).map(|pages| pages.to_string()).as_ref())
+}
+
+/// How many pages wait for its browsers.
+fn queued(member: &MemberFields) -> String {
+    let waiting = member.browsers.waiting.filter(|pages| *pages > 0);
+    waiting.map_or(String::new(), |pages| format!("+{pages}"))
 }
 
 /// Drains a member, or ends that.
@@ -146,17 +149,23 @@ mod tests {
         let line = "5b0c6f1e state=draining credit=1000 held=7 render=6 rendering=2 name=web-3 \
                     address=10.0.0.7:5123 done=5123 failed=4 rate=12.5 joined-ms=99 heard-ms=4200 \
                     new=1";
-        let row = |line: &str| row(&Received::parse(line, ListedMember::parse));
+        let row = |line: &str| row(&ListedMember::parse(line));
         assert_eq!(row(line)[..5], ["5b0c6f1e", "draining", "1,000", "7", "2/6"]);
         let shown = ["5,123", "4", "0", "12.5", "4 s", "web-3", "10.0.0.7:5123"];
         assert_eq!(row(line)[5..], shown);
-        for (held, rendered) in [(0, "0/3"), (40, "-/3")] {
-            let line = format!("5b0c6f1e state=active credit=40 held={held} render=3 rendering=0");
+        let cases = [
+            (0, "", "0/3"),
+            (40, "", "-/3"),
+            (40, "browser-pages=2 browser-waiting=0", "2/3"),
+            (40, "browser-pages=3 browser-waiting=37", "3/3+37"),
+        ];
+        for (held, report, rendered) in cases {
+            let line = format!(
+                "5b0c6f1e state=active credit=40 held={held} render=3 rendering=0 {report}"
+            );
             assert_eq!(row(&line)[4], rendered);
         }
         let away = row("5b0c6f1e state=away credit=0 held=1");
         assert_eq!(away[4..], ["-", "0", "0", "0", "0.0", "-", "-", "-"]);
-        let of_older_broker = row("5b0c6f1e state=active credit=4 held=1");
-        assert_eq!(of_older_broker[2..], ["4", "1", "-", "-", "-", "-", "-", "-", "-", "-"]);
     }
 }

@@ -11,7 +11,7 @@ mod watch;
 use clap::{Args, Subcommand};
 use tidings_protocol::status::{DamagedGroupStatus, GroupStatus};
 use tidings_protocol::{
-    Command, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName, GroupSetting, JobName,
+    Command, DEFAULT_GROUP, GroupAction, GroupCommand, GroupName, GroupSettings, JobName,
 };
 
 use self::keys::KeysArgs;
@@ -21,16 +21,14 @@ use self::schedules::SchedulesArgs;
 use self::tasks::TasksArgs;
 use self::waiting::{BumpArgs, WaitingEntries, WaitingFilter};
 use self::watch::WatchArgs;
-use crate::client::broker_message;
 use crate::client::manage::{
-    self, BrokerClient, OutputFlags, as_str_pairs, first_word, named_object, print_list,
-    print_table,
+    BrokerClient, OutputFlags, as_str_pairs, first_word, key_values, named_object, parse_setting,
+    print_list, print_table, settings_help,
 };
 use crate::client::overview::waiting_entries;
-use crate::client::received::Received;
 use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::Console;
+use crate::terminal::output::{Console, format_count};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,20 +53,11 @@ Exit codes: 0 success; 1 rejected or failed; 2 wrong usage.";
 const SETTINGS: &str = "\
 Examples:
   tidings group create thumbs topics=file-ready key=none lease=5m
-  tidings group set crawlers delay=2s lease=30s
+  tidings group set crawlers delay=2s lease=30s";
 
-Settings:
-  topics=TOPIC,..                 topics that feed the group
-  key=host|domain|attr:NAME|none  what is never worked on twice at once [default: host]; use none
-                                  for events that do not begin with an http or https URL, and seq
-                                  if tasks should also name topic and seq of the event
-  parallel=N                      tasks of one key at once
-  delay=DURATION|default          wait between two tasks of one key
-  lease=DURATION                  time for which a task belongs to a member
-  max-attempts=N, max-losses=N    failures and lost workers until a task becomes a dead letter
-  backoff=DURATION                wait after the first failure of a task
-  page-ready=on|off               whether the outcome of each URL is an event on page-ready
-  circuit=on|off                  whether a key rests longer while its host does not answer";
+const KEYLESS: &str = "\
+A group of events that do not begin with an http or https URL needs key=none, or key=seq if its tasks
+should also name topic and seq of the event.";
 
 /// The name of the connection, as the broker shows it.
 const NAME: &str = "tidings-group";
@@ -165,14 +154,13 @@ pub(crate) struct PurgeArgs {
 
 /// The flags of `tidings group create` and `set`.
 #[derive(Debug, Args)]
-#[command(after_help = SETTINGS)]
+#[command(after_help = settings_help::<GroupSettings>(SETTINGS, KEYLESS))]
 pub(crate) struct SettingsArgs {
     /// The group
     group: GroupName,
 
-    /// topics=, key=, parallel=, delay=, lease=, max-attempts=, max-losses=, backoff=,
-    /// page-ready=, circuit=
-    #[arg(value_name = "SETTING", value_parser = parse_setting)]
+    /// A setting of the list below
+    #[arg(value_name = "SETTING", value_parser = parse_setting::<GroupSettings>)]
     settings: Vec<(String, String)>,
 
     #[command(flatten)]
@@ -239,9 +227,9 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         let groups = groups.iter().map(|line| named_object(line, "group"));
         return groups.into_iter().try_for_each(|group| console.line(&group.to_string()));
     }
-    let row = |line: &String| {
-        let trouble = DamagedGroupStatus::parse(line).damaged.then_some("damaged");
-        row(&Received::parse(line, GroupStatus::parse), trouble)
+    let row = |line: &String| match DamagedGroupStatus::parse(line) {
+        DamagedGroupStatus { group, damaged: true, .. } => trouble_row(&group, "damaged"),
+        _ => row(&GroupStatus::parse(line)),
     };
     print_table(&mut console, HEADINGS, groups.iter().map(row))
 }
@@ -250,22 +238,29 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
 pub(crate) const HEADINGS: &str =
     "GROUP MEMBERS> WAITING> PROCESSING> COMPLETED> FAILED> DEAD> LOST> KEY TOPICS STATE";
 
-/// A group as a row of `ls`. A group in trouble has no other state.
-pub(crate) fn row(group: &Received<GroupStatus>, trouble: Option<&str>) -> Vec<String> {
-    let state = || group.cell("paused", if group.paused { "paused" } else { "ok" });
+/// A group in trouble as a row of `ls`: it says nothing about itself.
+pub(crate) fn trouble_row(group: &str, trouble: &str) -> Vec<String> {
+    let mut cells = vec!["-".to_owned(); HEADINGS.split(' ').count() - 1];
+    group.clone_into(&mut cells[0]);
+    cells.push(trouble.to_owned());
+    cells
+}
+
+/// A group as a row of `ls`.
+pub(crate) fn row(group: &GroupStatus) -> Vec<String> {
     vec![
         group.group.clone(),
-        group.count("members", group.members),
-        group.count("waiting", group.waiting),
-        group.count("processing", group.processing),
-        group.count("completed", group.completed),
-        group.count("failed", group.failed),
+        format_count(group.members),
+        format_count(group.waiting),
+        format_count(group.processing),
+        format_count(group.completed),
+        format_count(group.failed),
         // The present dead letters; `dead` counts retried ones too.
-        group.count("dead-kept", group.dead_kept),
-        group.count("lost", group.lost),
-        group.cell("key", group.settings.key.as_str()),
-        group.cell("topics", group.settings.topics.join(",")),
-        trouble.map_or_else(state, str::to_owned),
+        format_count(group.dead_kept),
+        format_count(group.lost),
+        group.settings.key.to_string(),
+        group.settings.topic_list(),
+        if group.paused { "paused" } else { "ok" }.to_owned(),
     ]
 }
 
@@ -330,16 +325,14 @@ async fn run_action(
         GroupAction::Resume => console.line(&format!("resumed {group}")),
         GroupAction::Purge => console.line(&format!("purged {group}")),
         GroupAction::Delete => console.line(&format!("deleted {group}")),
-        _ => console.line(&answer.ok),
+        // The settings that were given, as the broker writes them.
+        _ => {
+            let is_given = |key: &str| settings.iter().any(|(given, _)| given == key);
+            let pairs = key_values(&answer.ok).filter(|(key, _)| is_given(key));
+            let pairs = pairs.map(|(key, value)| format!(" {key}={value}"));
+            console.line(&format!("{group}{}", pairs.collect::<String>()))
+        }
     }
-}
-
-/// A setting, checked as the broker would check it.
-fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = manage::parse_setting(text)?;
-    GroupSetting::parse(&key, &value)
-        .map_err(|error| broker_message::flag_value_error(&error.text))?;
-    Ok((key, value))
 }
 
 #[cfg(test)]
@@ -352,23 +345,21 @@ mod tests {
 
     #[test]
     fn a_group_is_a_row() {
-        let row = |line: &str| row(&Received::parse(line, GroupStatus::parse), None);
+        let row = |line: &str| row(&GroupStatus::parse(line));
         let shown = row(LINE);
         assert_eq!(shown[..4], ["crawlers", "2", "1,043", "7"]);
         assert_eq!(shown[6], "1", "retried entries are not dead");
         assert_eq!(shown[7..], ["3", "host", "new-url,more", "paused"]);
         assert_eq!(row(&LINE.replace("paused=yes", "paused=no"))[10], "ok");
-        assert_eq!(row("g members=2 waiting=1")[1..5], ["2", "1", "-", "-"]);
-        assert_eq!(row("g members=2 waiting=1")[8..], ["-", "-", "-"]);
     }
 
     #[test]
     fn a_setting_is_checked_before_it_is_sent() {
-        assert!(parse_setting("delay=2s").is_ok());
+        assert!(parse_setting::<GroupSettings>("delay=2s").is_ok());
         for (wrong, right) in
             [("delay", "KEY=VALUE"), ("delay=soon", "30s"), ("colour=red", "max-attempts")]
         {
-            let error = parse_setting(wrong).unwrap_err();
+            let error = parse_setting::<GroupSettings>(wrong).unwrap_err();
             assert!(error.contains(right), "{error}");
         }
     }

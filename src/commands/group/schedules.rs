@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &SchedulesArgs) -> Result<(), Failure> {
 }
 
 fn row(line: &str) -> Vec<String> {
-    let ScheduleStatus { url, every, due_ms, key, prio, entry, skips } =
+    let ScheduleStatus { url, every, due_ms, key, prio, entry, skips, .. } =
         ScheduleStatus::parse(line);
     let state = match (entry, skips) {
         (Some(_), _) => "in progress",

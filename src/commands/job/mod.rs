@@ -6,27 +6,28 @@ mod retry;
 mod set;
 pub(crate) mod wait;
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand, ValueEnum};
+use jiff::Timestamp;
 use tidings_protocol::status::{JobState, JobStatus};
-use tidings_protocol::{Command, GroupName, JobAction, JobCommand, JobName};
-use tidings_queue::jobs::JobSettings;
+use tidings_protocol::{Command, GroupName, JobAction, JobCommand, JobName, JobSettings};
 
 use self::add::AddArgs;
 use self::pages::PagesArgs;
 use self::retry::RetryArgs;
 use self::set::SetArgs;
 use self::wait::{WaitArgs, WatchArgs};
-use crate::client::broker_message;
 use crate::client::job::{state_line, state_word};
 use crate::client::lists::{Columns, ListFlags, print_listed};
 use crate::client::manage::{
-    self, BrokerClient, GroupFlag, OutputFlags, as_str_pairs, named_object, print_list,
+    BrokerClient, GroupFlag, OutputFlags, as_str_pairs, named_object, parse_setting, print_list,
+    settings_help,
 };
-use crate::client::received::Received;
 use crate::commands::group::waiting::BumpFlags;
 use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, plural};
+use crate::terminal::output::{Console, format_count, format_duration, plural};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,23 +53,12 @@ Examples:
   tidings job open docs                               the hosts of its seeds, without a limit
   tidings job open docs scope=domain max-time=6h      a domain, for at most six hours
   tidings job open news scope=any max-depth=1 max-per-host=20
-  tidings job open texts include=/docs/,/blog/ exclude='*.pdf$'
+  tidings job open texts include=/docs/,/blog/ exclude='*.pdf$'";
 
-Settings, for this pass of the job:
-  scope=host|domain|prefix|any   links that belong to the job: those on the hosts of its seeds, in
-                                 their registrable domains, below their paths, or all
-  include=PATTERN,..             of these, only links that match one of the patterns
-  exclude=PATTERN,..             no links that match one of the patterns
-  render=never|auto|always       pages that are rendered by crawlers with a browser: none, those that
-                                 look empty, or all; or PATTERN,.. for those that match
-  max-pages=N, max-per-host=N    budget in pages, of all hosts and of each host
-  max-depth=N, max-time=DURATION budget in links from a seed, and in time
-  hold=yes                       fetch nothing before the job is closed
-  callback=URL                   send a POST with JSON there when the pass is done
-Patterns have the syntax of robots.txt and match path and query, or the whole URL if they begin with
-http. What exceeds a limit ends as over budget. With hold=yes the order of the seeds does not
-matter: a link from the page of one seed to the host of another belongs to the job. A broker with
---callback-secret-file signs callbacks.
+const SETTINGS: &str = "\
+They hold for this pass of the job. What exceeds a limit ends as over budget. With hold=yes the order
+of the seeds does not matter: a link from the page of one seed to the host of another belongs to the
+job. A broker with --callback-secret-file signs callbacks.
 
 A job that is open without a seed for a day is closed.";
 
@@ -141,14 +131,13 @@ pub(crate) struct EndArgs {
 
 /// The flags of `tidings job open`.
 #[derive(Debug, Args)]
-#[command(after_help = OPEN_EXAMPLES)]
+#[command(after_help = settings_help::<JobSettings>(OPEN_EXAMPLES, SETTINGS))]
 pub(crate) struct OpenArgs {
     #[command(flatten)]
     of: JobArgs,
 
-    /// scope=, include=, exclude=, render=, max-pages=, max-depth=, max-per-host=, max-time=,
-    /// hold=, callback=
-    #[arg(value_name = "SETTING", value_parser = parse_setting)]
+    /// A setting of the list below
+    #[arg(value_name = "SETTING", value_parser = parse_setting::<JobSettings>)]
     settings: Vec<(String, String)>,
 }
 
@@ -283,36 +272,45 @@ async fn ls(args: &LsArgs) -> Result<(), Failure> {
     let columns = Columns {
         object: |line: &str| named_object(line, "job").to_string(),
         headings: HEADINGS,
-        row: |line: &str| row(&Received::parse(line, JobStatus::parse)),
+        row: |line: &str| row(&JobStatus::parse(line)),
     };
     print_listed(NAME, &jobs, &args.list, &args.output, columns).await
 }
 
 /// The headings of `ls`.
 pub(crate) const HEADINGS: &str =
-    "JOB PASS> STATE FOUND> PENDING> QUEUED> PROCESSING> COMPLETED> FAILED>";
+    "JOB PASS> STATE FOUND> PENDING> QUEUED> PROCESSING> COMPLETED> FAILED> OPENED TOOK>";
 
 /// A job as a row of `ls`.
-pub(crate) fn row(job: &Received<JobStatus>) -> Vec<String> {
+pub(crate) fn row(job: &JobStatus) -> Vec<String> {
     vec![
         job.job.clone(),
-        job.cell("pass", job.pass.to_string()),
-        job.cell("state", state_word(&job.state)),
-        job.count("found", job.counts.found),
-        job.count("pending", job.pending),
-        job.count("queued", job.queued),
-        job.count("processing", job.processing),
-        job.count("completed", job.counts.completed),
-        job.count("failed", job.counts.failed),
+        job.pass.to_string(),
+        state_word(&job.state).to_owned(),
+        format_count(job.counts.found),
+        format_count(job.pending),
+        format_count(job.queued),
+        format_count(job.processing),
+        format_count(job.counts.completed),
+        format_count(job.counts.failed),
+        second_of(&job.opened),
+        took(job, Timestamp::now()).unwrap_or_else(|| "-".to_owned()),
     ]
 }
 
-/// A setting, checked as the broker would check it.
-fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = manage::parse_setting(text)?;
-    JobSettings::parse([(key.as_str(), value.as_str())])
-        .map_err(|error| broker_message::flag_value_error(&error.text))?;
-    Ok((key, value))
+/// A time without the parts of its second.
+fn second_of(time: &str) -> String {
+    let at = time.parse::<Timestamp>().ok();
+    at.and_then(|at| Timestamp::from_second(at.as_second()).ok())
+        .map_or_else(|| time.to_owned(), |at| at.to_string())
+}
+
+/// How long the pass took, or has taken until `now`.
+fn took(job: &JobStatus, now: Timestamp) -> Option<String> {
+    let end = job.ended.as_ref().map_or(Some(now), |ended| ended.parse().ok())?;
+    let opened: Timestamp = job.opened.parse().ok()?;
+    let ms = end.as_millisecond().saturating_sub(opened.as_millisecond());
+    Some(format_duration(Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
 }
 
 #[cfg(test)]
@@ -321,20 +319,26 @@ mod tests {
 
     #[test]
     fn a_job_is_a_row() {
-        let row = |line: &str| row(&Received::parse(line, JobStatus::parse));
+        let row = |line: &str| row(&JobStatus::parse(line));
         let job = "docs number=3 pass=2 state=closed pending=1 queued=2 processing=3 \
                    completed=4000 failed=5 found=6";
-        assert_eq!(row("docs state=open")[1..4], ["-", "open", "-"]);
-        assert_eq!(row(job), ["docs", "2", "running", "6", "1", "2", "3", "4,000", "5"]);
+        let shown = row(job);
+        assert_eq!(shown[..9], ["docs", "2", "running", "6", "1", "2", "3", "4,000", "5"]);
+        let times = "opened=2026-01-31T12:00:00.25Z";
+        let now = "2026-01-31T12:03:05Z".parse().unwrap();
+        let running = JobStatus::parse(&format!("{job} {times}"));
+        assert_eq!(took(&running, now).unwrap(), "3m 04s");
+        let done = row(&format!("{job} {times} ended=2026-01-31T14:03:05.3Z"));
+        assert_eq!(done[9..], ["2026-01-31T12:00:00Z", "2h 03m"]);
     }
 
     #[test]
     fn a_setting_is_checked_before_it_is_sent() {
-        assert!(parse_setting("max-pages=5").is_ok());
+        assert!(parse_setting::<JobSettings>("max-pages=5").is_ok());
         for (wrong, right) in
             [("scope", "KEY=VALUE"), ("scope=galaxy", "prefix"), ("colour=red", "max-pages")]
         {
-            let error = parse_setting(wrong).unwrap_err();
+            let error = parse_setting::<JobSettings>(wrong).unwrap_err();
             assert!(error.contains(right), "{error}");
         }
     }

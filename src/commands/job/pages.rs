@@ -12,7 +12,7 @@ use crate::client::job_pages::{self, KnownPages, PassQuery};
 use crate::client::manage::{BrokerClient, GroupFlag, OutputFlags, json_line, print_table, spaced};
 use crate::flags::one_word;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_count, plural, printable};
+use crate::terminal::output::{Console, format_count, is_terminal, plural, printable};
 
 /// Behind the help of `tidings job failed`.
 pub(super) const FAILED_EXAMPLES: &str = "\
@@ -41,7 +41,7 @@ has all events of the pass. Pages that wait, and those over the budget of the jo
 
 Exit codes: 0 success; 1 the job does not exist, or failed; 2 wrong usage.";
 
-/// Longer words are cut in tables.
+/// Longer words are cut in tables on a terminal, and in summaries.
 const WORD_CHARS_MAX: usize = 60;
 
 /// Flags that select pages of a job.
@@ -229,9 +229,9 @@ pub(super) fn count_by(pages: &[PageStatus], key: impl Fn(&PageStatus) -> &str) 
     }
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let counts = counts
-        .into_iter()
-        .map(|(text, count)| format!("{} {}", format_count(count), word(Some(text))));
+    let counts = counts.into_iter().map(|(text, count)| {
+        format!("{} {}", format_count(count), printable(text, WORD_CHARS_MAX))
+    });
     counts.collect::<Vec<_>>().join(", ")
 }
 
@@ -241,7 +241,7 @@ fn status(page: &PageStatus) -> String {
 
 /// A word of an event, safe for a terminal, or `-`.
 fn word(word: Option<&str>) -> String {
-    printable(word.unwrap_or("-"), WORD_CHARS_MAX)
+    printable(word.unwrap_or("-"), if is_terminal() { WORD_CHARS_MAX } else { usize::MAX })
 }
 
 /// The URL of a page, safe for a terminal.

@@ -2,9 +2,8 @@
 
 use clap::Args;
 use serde_json::json;
-use tidings_protocol::JobAction;
 use tidings_protocol::status::{JobDryRun, JobStatus};
-use tidings_queue::jobs::JobSettings;
+use tidings_protocol::{JobAction, JobSettings};
 
 use super::{JobArgs, NAME, command};
 use crate::client::broker_message;
@@ -31,7 +30,7 @@ const SHOWN_MAX: usize = 20;
 
 /// The flags of `tidings job set`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = "tidings job set [OPTIONS] <JOB>")]
 pub(crate) struct SetArgs {
     #[command(flatten)]
     of: JobArgs,
@@ -88,10 +87,12 @@ impl ChangeFlags {
         let given = all.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
         let given: Vec<_> = given.collect();
         for (key, value) in &given {
-            JobSettings::default().changed([(key.as_str(), value.as_str())]).map_err(|error| {
-                let problem = broker_message::flag_value_error(&error.text);
-                Failure::Usage(format!("--{key} {value}: {problem}"))
-            })?;
+            JobSettings::default().changed_in_pass([(key.as_str(), value.as_str())]).map_err(
+                |error| {
+                    let problem = broker_message::flag_value_error(&error.text);
+                    Failure::Usage(format!("--{key} {value}: {problem}"))
+                },
+            )?;
         }
         Ok(given)
     }

@@ -7,6 +7,7 @@ use clap_mangen::roff::{bold, italic, roman};
 
 use super::{head, text};
 use crate::config::is_key;
+use crate::config::tables::LISTS;
 use crate::flags::arguments::env_variable;
 
 const ABOUT: &str = "configuration file of Tidings";
@@ -19,7 +20,8 @@ environment, which overrides the context, which overrides a section of the file,
 top.
 
 Switches are true or false. A flag that may be repeated is a list, or a list of tables such as
-[[feed]]. Other values are text or numbers, as on the command line.
+[[feed]]. Other values are text or numbers, as on the command line. A relative path is relative to
+the working directory of the process, not to the file.
 
   data = \"/var/lib/tidings\"
   allow-private = [\"10.0.0.0/8\"]
@@ -63,6 +65,11 @@ pub(super) fn page(definition: &Command) -> String {
         let variable = env_variable(arg).unwrap_or_default();
         roff.control("br", []);
         roff.text([roman(format!("Variable: {variable}. Subcommands: {shown}{more}."))]);
+    }
+    for (key, help) in LISTS {
+        roff.control("TP", []);
+        roff.text([bold(format!("[[{key}]]"))]);
+        roff.text([roman(format!("{help} Subcommands: up, broker."))]);
     }
     roff.control("SH", ["SEE ALSO"]);
     roff.text([roman("tidings(1), tidings-config(1)")]);
@@ -109,6 +116,10 @@ mod tests {
             tables + shown.map(|command| check(command, page)).sum::<usize>()
         }
         let definition = cli::definition();
-        assert!(check(&definition, &page(&definition)) >= 3, "push, hook and feed are tables");
+        let page = page(&definition);
+        assert!(check(&definition, &page) >= 1, "feed is a table");
+        for (list, _) in LISTS {
+            assert!(page.contains(&format!("\n\\fB[[{list}]]\\fR\n")), "no {list}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The manual page of the line protocol: PROTOCOL.md in the language of manual pages.
+//! The manual page of the protocol: its pages in the language of manual pages.
 
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 use tidings_protocol::SPECIFICATION;
@@ -11,15 +11,14 @@ const ABOUT: &str = "line protocol of Tidings";
 pub(super) fn page() -> String {
     let mut writer = Writer::new(head("tidings-protocol", "7", ABOUT));
     writer.heading("SH", "DESCRIPTION");
-    // The links of the table of contents do not work in a manual page.
-    let lines = SPECIFICATION.lines().filter(|line| !(line.contains("](#") && line.contains('·')));
-    lines.for_each(|line| writer.line(line));
+    // The title of the first page says what that of the manual page says.
+    SPECIFICATION.lines().skip(1).for_each(|line| writer.line(line));
     writer.heading("SH", "SEE ALSO");
     writer.roff.text([roman("tidings(1), tidings.toml(5)")]);
     writer.roff.to_roff()
 }
 
-/// Converts the parts of Markdown that PROTOCOL.md has.
+/// Converts the parts of Markdown that the pages have.
 struct Writer {
     roff: Roff,
     /// How deep the text stands in lists.
@@ -58,10 +57,10 @@ impl Writer {
             self.begin(spaces / 2, "PP", &[]);
             self.roff.control("nf", []);
             self.code = Some(spaces);
-        } else if let Some(title) = text.strip_prefix("### ") {
-            self.heading("SS", title);
-        } else if let Some(title) = text.strip_prefix("## ") {
+        } else if let Some(title) = text.strip_prefix("# ") {
             self.heading("SH", title);
+        } else if text.starts_with("## ") || text.starts_with("### ") {
+            self.heading("SS", text.trim_start_matches(['#', ' ']));
         } else if text.starts_with('|') {
             self.row(spaces / 2, text);
         } else if let Some(item) = text.strip_prefix("- ") {
@@ -72,7 +71,7 @@ impl Writer {
         } else if !self.paragraph.is_empty() {
             self.paragraph.push(' ');
             self.paragraph.push_str(text);
-        } else if !text.starts_with("# ") {
+        } else {
             match (spaces / 2).checked_sub(1) {
                 Some(depth) => self.begin(depth, "IP", &[]),
                 None => self.begin(0, "PP", &[]),
@@ -196,8 +195,8 @@ mod tests {
     #[test]
     fn markdown_becomes_roff() {
         assert_roff(
-            "# Title\n\n## 1. Part\nOne `a-b`\nline [L1].\n\n.dot **(not yet)** [text](x.md#y), [P1].\n",
-            ".SH \"1. Part\"\nOne \\fBa\\-b\\fR line [L1].\n.PP\n\\&.dot \\fB(not yet)\\fR text, [P1].\n",
+            "# Page\n\n## A part\nOne `a-b`\nline [L1].\n\n.dot **(not yet)** [text](x.md#y), [P1].\n",
+            ".SH Page\n.SS \"A part\"\nOne \\fBa\\-b\\fR line [L1].\n.PP\n\\&.dot \\fB(not yet)\\fR text, [P1].\n",
         );
         assert_roff(
             "- item\n  goes on\n\n  more\n\n  - inner\n- last\n\n  ```text\n  x\n    \\y\n  ```\n\nend\n",

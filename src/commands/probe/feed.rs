@@ -7,13 +7,12 @@ use tidings_documents::feed::{self, Feed};
 
 use super::flags::FetchFlags;
 use super::source::Source;
-use super::{JsonQuery, bytes, header, headers, optional_text};
+use super::{JsonQuery, bytes, header, headers, optional_text, shown};
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{plural, printable};
+use crate::terminal::output::plural;
 
 /// The limit of items in the output for people; JSON has all.
 const SHOWN_MAX: usize = 20;
-const TEXT_CHARS_MAX: usize = 200;
 
 /// Reads `body_b64` and `headers`, and `base`, the URL of the feed.
 pub(super) fn answer(query: &JsonQuery) -> Result<Value, String> {
@@ -75,8 +74,4 @@ fn details(feed: &Feed) -> Vec<(&'static str, String)> {
     }));
     details.extend(feed.cut.map(|cut| ("note:", cut.to_owned())));
     details
-}
-
-fn shown(text: &str) -> String {
-    printable(text, TEXT_CHARS_MAX)
 }

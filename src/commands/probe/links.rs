@@ -9,25 +9,17 @@ use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::robots::product_token;
 
 use super::flags::FetchFlags;
-use super::source::{fetch, is_url};
-use super::{JsonQuery, bytes, headers, required_text};
+use super::source::{Source, fetch, is_url};
+use super::{JsonQuery, page, shown, write_row};
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{plural, printable};
+use crate::terminal::output::plural;
 
-/// The longest shown text of a page, in characters.
-const SHOWN_CHARS_MAX: usize = 200;
 /// The base URL of a file's links.
 const FILE_URL: &str = "http://localhost/";
 
 /// Reads `body_b64`, `headers`, and `base`, the URL of the page.
 pub(super) fn answer(query: &JsonQuery) -> Result<Value, String> {
-    let (body, headers) = (bytes(query, "body_b64")?, headers(query)?);
-    let url = CanonicalUrl::parse(required_text(query, "base")?)
-        .map_err(|error| format!("`base`: {error}"))?;
-    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let mut reader = PageReader::new(&url, headers, &Arc::default());
-    reader.feed(&body);
-    let content = reader.finish(&url);
+    let content = page(query, PageOptions::default())?;
     let mut answer = json!({
         "charset": content.charset.map(str::to_ascii_lowercase),
         "title": content.title,
@@ -48,34 +40,30 @@ pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, F
         let content = answer.fetched.page.map(|page| page.finish(&answer.url)).unwrap_or_default();
         return Ok(page_text(answer.url.as_str(), &content));
     }
-    let page = std::fs::read(what)
-        .map_err(|error| Failure::failed(format!("cannot read {what}: {error}")))?;
+    let Source { bytes, .. } = Source::read(what)?;
     let url = CanonicalUrl::parse(FILE_URL).expect("it is a URL");
     let config = flags.config();
     let options =
         PageOptions { token: product_token(&config.agent).into(), ..PageOptions::default() };
     let mut reader = PageReader::new(&url, [], &Arc::new(options));
-    reader.feed(&page);
+    reader.feed(&bytes);
     Ok(page_text(&format!("{what}, as if it were {url}"), &reader.finish(&url)))
 }
 
 fn page_text(place: &str, content: &PageContent) -> String {
-    let shown = |text: &str| printable(text, SHOWN_CHARS_MAX);
     let mut text = format!("{}\n", shown(content.title.as_deref().unwrap_or("(no title)")));
-    let mut say = |name: &str, value: &str| {
-        writeln!(text, "  {name:<10} {}", shown(value)).expect("a String takes everything");
-    };
-    say("page", place);
-    say("charset", content.charset.unwrap_or("(none)"));
-    say("robots", &directives(content));
+    let mut row = |name: &str, value: &str| write_row(&mut text, 12, name, value);
+    row("  page", place);
+    row("  charset", content.charset.unwrap_or("(none)"));
+    row("  robots", &directives(content));
     if let Some(canonical) = &content.canonical {
-        say("canonical", canonical);
+        row("  canonical", canonical);
     }
     for feed in &content.feeds {
-        say("feed", feed);
+        row("  feed", feed);
     }
     if let Some(cut) = content.cut {
-        say("note", cut);
+        row("  note", cut);
     }
     let mut line = |line: std::fmt::Arguments<'_>| {
         text.write_fmt(line).expect("a String takes everything");

@@ -14,18 +14,25 @@ mod source;
 mod surrogates;
 mod url;
 
+use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use data_encoding::BASE64_NOPAD;
 use serde_json::{Map, Value, json};
+use tidings_documents::page::{PageContent, PageOptions, PageReader};
+use tidings_protocol::CanonicalUrl;
 
 use crate::terminal::failure::Failure;
-use crate::terminal::output;
+use crate::terminal::output::{self, printable};
 
 /// The longest line of standard input, in bytes; a longer one is answered with an error.
 const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// The longest text of a site that is shown, in characters.
+const SHOWN_CHARS_MAX: usize = 200;
 
 /// The subcommands of `tidings probe`.
 #[derive(Debug, Subcommand)]
@@ -145,9 +152,30 @@ fn bytes(query: &JsonQuery, name: &str) -> Result<Vec<u8>, String> {
     bytes.map_err(|error| format!("`{name}` is not Base64: {error}"))
 }
 
+/// The page in `body_b64`, with its `headers`, and `base`, its URL.
+fn page(query: &JsonQuery, options: PageOptions) -> Result<PageContent, String> {
+    let (body, headers) = (bytes(query, "body_b64")?, headers(query)?);
+    let url = CanonicalUrl::parse(required_text(query, "base")?)
+        .map_err(|error| format!("`base`: {error}"))?;
+    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let mut reader = PageReader::new(&url, headers, &Arc::new(options));
+    reader.feed(&body);
+    Ok(reader.finish(&url))
+}
+
 /// The first header with this name.
 fn header<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
     headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+}
+
+/// A text of a site, safe for a terminal.
+fn shown(text: &str) -> String {
+    printable(text, SHOWN_CHARS_MAX)
+}
+
+/// Adds a line with a name in a column of this width.
+fn write_row(text: &mut String, width: usize, name: &str, value: &str) {
+    writeln!(text, "{name:width$} {}", shown(value)).expect("a String takes everything");
 }
 
 /// Headers: an object of names and values (a string or a list of strings), or a list of pairs.

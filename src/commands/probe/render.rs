@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -20,7 +19,7 @@ use tidings_browser::visit::{
     Answer, Fetch, Page, PageError, PageLimits, Rendered, Request, RequestResult,
 };
 use tidings_browser::{Browsers, BrowsersConfig};
-use tidings_documents::page::{PageContent, PageOptions, PageReader, PageSigns};
+use tidings_documents::page::{PageContent, PageOptions, PageSigns};
 use tidings_protocol::CanonicalUrl;
 use tidings_subscriber::KeepBodies;
 use tidings_subscriber::fetch::{FetchPurpose, FetchRequest, Fetcher, PartRequest};
@@ -37,15 +36,15 @@ use tokio::time::Instant;
 use super::flags::FetchFlags;
 use super::robots::fetch_robots;
 use super::source::{FetchedPage, fetch};
-use super::{JsonQuery, bytes, headers, required_text};
+use super::{JsonQuery, write_row};
 use crate::services::browser::BrowserPageFlags;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::{
-    format_bytes, format_count, format_duration, plural, print_text, printable, terminal_safe_json,
+    format_bytes, format_count, format_duration, plural, print_text, terminal_safe_json,
 };
 
-/// The longest shown text of a page, in characters.
-const SHOWN_CHARS_MAX: usize = 200;
+/// The columns of the names in the text.
+const NAME_WIDTH: usize = 10;
 
 /// The arguments of `tidings probe render`.
 #[derive(Debug, Args)]
@@ -76,14 +75,8 @@ pub(crate) struct RenderArgs {
 
 /// Reads `body_b64`, `headers`, and `base`, the URL of the page.
 pub(super) fn answer(query: &JsonQuery) -> Result<Value, String> {
-    let (body, headers) = (bytes(query, "body_b64")?, headers(query)?);
-    let url = CanonicalUrl::parse(required_text(query, "base")?)
-        .map_err(|error| format!("`base`: {error}"))?;
-    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let options = PageOptions { signs: true, ..PageOptions::default() };
-    let mut reader = PageReader::new(&url, headers, &Arc::new(options));
-    reader.feed(&body);
-    Ok(auto_json(&reader.finish(&url).signs.unwrap_or_default()))
+    let content = super::page(query, PageOptions { signs: true, ..PageOptions::default() })?;
+    Ok(auto_json(&content.signs.unwrap_or_default()))
 }
 
 /// Fetches a page as the crawler would, judges it, renders it, and prints the result.
@@ -288,9 +281,8 @@ fn write_content(text: &mut String, content: &PageContent) {
     row(text, "links", &plural(content.links.len() as u64, "link"));
 }
 
-fn row(text: &mut String, what: &str, line: &str) {
-    let line = printable(line, SHOWN_CHARS_MAX);
-    writeln!(text, "{what:10} {line}").expect("a String takes everything");
+fn row(text: &mut String, name: &str, value: &str) {
+    write_row(text, NAME_WIDTH, name, value);
 }
 
 /// Makes the requests of a page, one at a time.

@@ -1,6 +1,5 @@
 #![expect(clippy::disallowed_methods, reason = "a request has a deadline")]
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -13,12 +12,12 @@ use tidings_subscriber::robots::{
 use tokio::time::Instant;
 
 use super::flags::FetchFlags;
-use super::{JsonQuery, bytes, required_text};
+use super::{JsonQuery, bytes, required_text, shown, write_row};
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{format_bytes as amount, plural, printable};
+use crate::terminal::output::{format_bytes as amount, plural};
 
-/// The longest shown text of a site, in characters.
-const SHOWN_CHARS_MAX: usize = 200;
+/// The columns of the names in the text.
+const NAME_WIDTH: usize = 12;
 
 /// Reads `robots_b64` or `robots`, `agent` (a User-Agent, or only its product token), and `url` (or
 /// its path and query).
@@ -65,17 +64,17 @@ fn parse_page_url(url: &str) -> Result<CanonicalUrl<'static>, UrlError> {
 
 /// Requests robots.txt as the crawler would, and prints the decision.
 pub(super) async fn describe(what: &str, flags: &FetchFlags) -> Result<String, Failure> {
-    let wrong = |error| Failure::Usage(format!("{}: {error}", printable(what, SHOWN_CHARS_MAX)));
+    let wrong = |error| Failure::Usage(format!("{}: {error}", shown(what)));
     let page = CanonicalUrl::parse(what).map_err(wrong)?;
     let config = flags.config();
     let fetcher = Fetcher::new(&config).map_err(|error| Failure::Usage(error.to_string()))?;
     let mut text = String::new();
     let robots = fetch_robots(&fetcher, &page, config.request_timeout, |url, line| {
-        write_row(&mut text, "robots.txt", &format!("{url} ({line})"));
+        write_row(&mut text, NAME_WIDTH, "robots.txt", &format!("{url} ({line})"));
     });
     match robots.await {
         Ok(robots) => write_decision(&mut text, &page, product_token(&config.agent), robots),
-        Err(error) => write_row(&mut text, "allowed", &format!("no: {error}")),
+        Err(error) => write_row(&mut text, NAME_WIDTH, "allowed", &format!("no: {error}")),
     }
     Ok(text)
 }
@@ -139,22 +138,17 @@ fn write_decision(
         None => "no line matches".to_owned(),
     };
     let allowed = if decision.allowed { "yes" } else { "no" };
-    write_row(text, "allowed", &format!("{allowed}, for {token}: {why}"));
+    write_row(text, NAME_WIDTH, "allowed", &format!("{allowed}, for {token}: {why}"));
     if let Some(delay) = rules.crawl_delay() {
-        write_row(text, "crawl-delay", &format!("{} s", delay.as_secs_f64()));
+        write_row(text, NAME_WIDTH, "crawl-delay", &format!("{} s", delay.as_secs_f64()));
     }
     let sitemaps = sitemaps(&robots, &robots_url);
     if !sitemaps.is_empty() {
-        write_row(text, "sitemaps", &plural(sitemaps.len() as u64, "sitemap"));
+        write_row(text, NAME_WIDTH, "sitemaps", &plural(sitemaps.len() as u64, "sitemap"));
     }
     for sitemap in sitemaps {
-        write_row(text, "", sitemap.as_str());
+        write_row(text, NAME_WIDTH, "", sitemap.as_str());
     }
-}
-
-fn write_row(text: &mut String, what: &str, line: &str) {
-    let line = printable(line, SHOWN_CHARS_MAX);
-    writeln!(text, "{what:12} {line}").expect("a String takes everything");
 }
 
 #[cfg(test)]

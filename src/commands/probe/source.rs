@@ -11,12 +11,9 @@ use tokio::time::Instant;
 
 use super::flags::FetchFlags;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::printable;
 
 /// The limit of redirects.
 const HOPS_MAX: usize = 5;
-/// The longest shown argument, in characters.
-const SHOWN_CHARS_MAX: usize = 200;
 /// The prefix of the temporary directory.
 const SPOOL: &str = "tidings-probe-";
 
@@ -35,7 +32,8 @@ impl Source {
         if is_url(what) { Self::fetch(what, flags).await } else { Self::read(what) }
     }
 
-    fn read(path: &str) -> Result<Self, Failure> {
+    /// Reads a file.
+    pub(super) fn read(path: &str) -> Result<Self, Failure> {
         let bytes = std::fs::read(path)
             .map_err(|error| Failure::failed(format!("cannot read {path}: {error}")))?;
         Ok(Self { url: None, content_type: None, bytes })
@@ -72,7 +70,7 @@ pub(super) struct FetchedPage {
 
 /// Fetches a URL as the crawler would, follows redirects, and keeps the body.
 pub(super) async fn fetch(what: &str, flags: &FetchFlags) -> Result<FetchedPage, Failure> {
-    let shown = printable(what, SHOWN_CHARS_MAX);
+    let shown = super::shown(what);
     let wrong = |error| Failure::Usage(format!("{shown}: {error}"));
     let mut url = CanonicalUrl::parse(what).map_err(wrong)?.into_owned();
     let config = flags.config();

@@ -7,7 +7,7 @@ use std::{future, io};
 use tidings_client::{
     ClientError, GroupSetup, TaskEnd, TaskHandler, Worker, WorkerError, WorkerTask,
 };
-use tidings_protocol::{GroupName, format_ms};
+use tidings_protocol::{AttributeFilter, GroupName, format_ms};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -46,8 +46,8 @@ impl ProgramFailure {
 
     /// The reason for the broker, which keeps it with the dead letter.
     fn reason(&self) -> String {
-        let Self { failure, output_end: last_words } = self;
-        if last_words.is_empty() { failure.clone() } else { format!("{failure}:_{last_words}") }
+        let Self { failure, output_end } = self;
+        if output_end.is_empty() { failure.clone() } else { format!("{failure}:_{output_end}") }
     }
 }
 
@@ -55,6 +55,7 @@ impl ProgramFailure {
 pub(super) async fn run(
     args: SubArgs,
     group: GroupName,
+    filter: AttributeFilter,
     program: Option<Program>,
     signalled: CancellationToken,
     stop: CancellationToken,
@@ -64,17 +65,19 @@ pub(super) async fn run(
     let (connector, connected) =
         connection::open(&broker, &connection::worker_name("tidings-sub")).await?;
     let topic = args.topic.clone();
-    let setup =
-        GroupSetup { group: group.clone(), topic, key: "none", is_exclusive: false, settings: &[] };
+    let (key, is_exclusive, settings) = ("none", false, &[][..]);
+    let setup = GroupSetup { group: group.clone(), topic, key, is_exclusive, filter, settings };
     find_begin(&connected.client, &args.topic).await;
     let is_new = setup.ensure(&connected.client).await.map_err(|error| match error {
-        ClientError::TopicMissing { .. } => Failure::failed(error.to_string()),
+        ClientError::TopicMissing { .. } | ClientError::OtherFilter { .. } => {
+            Failure::failed(error.to_string())
+        }
         error => broker_failure(&broker, &error),
     })?;
     if is_new {
         note(&format!("group {group} is new"));
     }
-    let (credit, connector) = (args.jobs.min(tasks_max), connector.retrying_login());
+    let credit = args.jobs.min(tasks_max);
     let worker = Worker::new(connector, group.clone(), credit).on(connected);
     let writers = [OutputWriter::new(io::stdout()), OutputWriter::new(io::stderr())];
     let handler = GroupHandler { args, group, program, signalled, writers };
@@ -103,8 +106,8 @@ impl TaskHandler for GroupHandler {
             };
         };
         let failed = if program.would_be_option(&task.payload) {
-            let (failure, last_words) = ("begins_with_a_dash", "write_--_before_{}");
-            Some(ProgramFailure { failure: failure.to_owned(), output_end: last_words.to_owned() })
+            let (failure, output_end) = ("begins_with_a_dash", "write_--_before_{}");
+            Some(ProgramFailure { failure: failure.to_owned(), output_end: output_end.to_owned() })
         } else {
             self.run_program(program, task, lost).await?
         };

@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::event_json::{MissingRange, event_json, to_json};
 use self::program::Program;
+use crate::client::connection::LossNotes;
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
 use crate::flags::broker::BrokerFlag;
@@ -52,6 +53,8 @@ Examples:
   tidings sub file-ready --group thumbs --jobs 4 --exec convert-one --small {}
                                               each event to one member of the group, four
                                               programs at once, again if one fails
+  tidings sub checks --group alarms --where state=failed
+                                              a group of only these events
   tidings sub post-ready --signal USR1 --pid-file /run/bot.pid --spool /var/spool/bot
                                               each URL as a file in a directory, and a signal
 
@@ -62,7 +65,8 @@ removes one.
 
 Filters: --where compares the first attribute KEY of an event, as it is written. KEY!=VALUE also
 selects events without KEY. The broker leaves the other events out, and a durable cursor moves past
-them. The members of a group share all events, so --where does not go with --group.
+them. With --group the conditions are a setting of the group, and hold for all its members: --where
+creates a missing group with them, and is refused if the group has others.
 
 New names: a topic that does not exist is created, and so is the group of --group. Standard error
 says so, since the name may be misspelt.
@@ -83,7 +87,7 @@ backoff of the group, to any member. After max-attempts it is a dead letter with
 program's output. Without --group the next event follows.
 
 Groups: with --group each event goes to one member. A missing group is created as by `tidings group
-create GROUP topics=TOPIC key=none`: it begins at the oldest event, and events wait for a member.
+create GROUP topics=TOPIC key=none`, and where= as in --where: it begins at the oldest event, and events wait for a member.
 The first Ctrl-C waits for running programs, the second kills them. A program is killed, with all
 processes that it started, when its lease ends (the broker could not be reached) or after --timeout.
 
@@ -129,7 +133,7 @@ pub(crate) struct SubArgs {
 
     /// Receive only events with this attribute, or with KEY!=VALUE those without it; may be repeated,
     /// then all must hold
-    #[arg(long = "where", value_name = "KEY=VALUE", conflicts_with = "group")]
+    #[arg(long = "where", value_name = "KEY=VALUE")]
     conditions: Vec<String>,
 
     /// Join this group; each event goes to one member
@@ -137,7 +141,7 @@ pub(crate) struct SubArgs {
     group: Option<GroupName>,
 
     /// With --group: work on at most this many events at once
-    #[arg(long, alias = "credit", value_name = "N", default_value_t = 1, requires = "group", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "group", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     jobs: u32,
 
     /// With --group: kill a program that runs longer; its event is released again [default: no
@@ -221,7 +225,7 @@ pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
     }
     let program = Program::new(mem::take(&mut args.exec), &args.broker.broker, programs)?;
     if let Some(group) = args.group.take() {
-        return group::run(args, group, program, signalled, stop).await;
+        return group::run(args, group, filter, program, signalled, stop).await;
     }
     let broker = &args.broker.broker;
     let (connector, connected) = connection::open(broker, "tidings-sub").await?;
@@ -237,7 +241,7 @@ pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
         // Named by its number, so that a lost connection leaves nothing out.
         subscription.from = subscription.from.or(begin);
     }
-    let mut subscriber = Subscriber::new(connector.retrying_login(), subscription).on(connected);
+    let mut subscriber = Subscriber::new(connector, subscription).on(connected);
     loop {
         match subscriber.next().await {
             Ok(SubscriberEvent::Subscribed { .. }) => break,
@@ -268,7 +272,7 @@ pub(crate) async fn run(mut args: SubArgs) -> Result<(), Failure> {
             (None, None) => String::new(),
         };
         let error = broker_message::client_error(&error);
-        return Err(Failure::failed(format!("{broker}: {error}{resume}")));
+        return Err(Failure::failed(format!("{broker}{}: {error}{resume}", broker.origin())));
     }
     if is_durable {
         close(broker, subscriber, printer.written).await?;
@@ -300,11 +304,12 @@ async fn find_begin(client: &Client, topic: &TopicName) -> Option<StartAt> {
 }
 
 fn broker_failure(broker: &BrokerAddress, error: &ClientError) -> Failure {
+    let origin = broker.origin();
     Failure::failed(match error {
-        ClientError::Refused(error) => {
-            format!("{broker} rejects: {}", broker_message::rejection(error))
+        ClientError::Refused(error) if error.code != Code::Unauthenticated => {
+            format!("{broker}{origin} rejects: {}", broker_message::rejection(error))
         }
-        error => format!("{broker}: {}", broker_message::client_error(error)),
+        error => format!("{broker}{origin}: {}", broker_message::client_error(error)),
     })
 }
 
@@ -317,7 +322,7 @@ async fn print_events(
     count: Option<u64>,
     stop: &CancellationToken,
 ) -> Result<Option<ClientError>, Failure> {
-    let mut is_lost = false;
+    let mut notes = LossNotes::default();
     loop {
         if printer.is_at_end() || count.is_some_and(|count| printer.printed >= count) {
             printer.flush()?;
@@ -347,10 +352,7 @@ async fn print_events(
         match event {
             Ok(SubscriberEvent::Lost(error)) if printer.end_seq.is_none() => {
                 printer.flush()?;
-                if !mem::replace(&mut is_lost, true) {
-                    let error = broker_message::client_error(&error);
-                    note(&format!("{broker}: {error}; reconnecting"));
-                }
+                notes.lost(broker, error);
             }
             // Later the reason may pass, such as a limit.
             Ok(SubscriberEvent::Refused(refusal)) if refusal.code.is_transient() => {}
@@ -362,7 +364,7 @@ async fn print_events(
                 return Ok(Some(error));
             }
             Ok(SubscriberEvent::Subscribed { continues }) => {
-                is_lost = false;
+                notes.connected();
                 note(&format!("{broker}: reconnected"));
                 if !continues {
                     printer.begin_again();

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{SubArgs, broker_failure, close, describe_missing, find_begin};
+use crate::client::connection::LossNotes;
 use crate::client::{broker_message, connection};
 use crate::flags::address::BrokerAddress;
 use crate::terminal::failure::Failure;
@@ -51,6 +52,7 @@ struct SpoolSignaller {
     cursor: CursorName,
     is_subscribed: bool,
     has_subscribed: bool,
+    notes: LossNotes,
 }
 
 /// Runs until the count is reached or it is stopped, and reconnects when the connection is lost.
@@ -90,6 +92,7 @@ pub(super) async fn run(
         cursor: cursor.clone(),
         is_subscribed: false,
         has_subscribed: false,
+        notes: LossNotes::default(),
     };
     // An earlier run may have left files that the program does not know.
     signaller.schedule.file_added(Instant::now().into_std());
@@ -171,6 +174,7 @@ impl SpoolSignaller {
             }
             SubscriberEvent::Subscribed { .. } => {
                 self.is_subscribed = true;
+                self.notes.connected();
                 if !std::mem::replace(&mut self.has_subscribed, true) {
                     note(&format!("spooling {} as {}", self.topic, self.cursor));
                 }
@@ -182,10 +186,8 @@ impl SpoolSignaller {
                 }
             }
             SubscriberEvent::Lost(error) => {
-                if std::mem::take(&mut self.is_subscribed) {
-                    let lost = broker_message::client_error(&error);
-                    note(&format!("{broker}: {lost}; reconnecting"));
-                }
+                self.is_subscribed = false;
+                self.notes.lost(broker, error);
             }
         }
         Ok(())

@@ -26,7 +26,7 @@ use self::draw::{draw, is_large_enough};
 use self::model::{Action, Model, Page, TAIL_EVENTS_MAX};
 use self::screen::Screen;
 use self::snapshot::Snapshot;
-use crate::client::manage::{BrokerClient, OutputFlags};
+use crate::client::manage::{self, BrokerClient, OutputFlags};
 use crate::commands::explain::key_sentence;
 use crate::commands::{group, job, status};
 use crate::flags::parse_moderate_duration;
@@ -185,13 +185,13 @@ async fn once(flags: &OutputFlags) -> Result<(), Failure> {
     let (mut console, address) = (Console::new(), flags.broker.broker.as_str());
     if flags.json {
         let mut object = status::object(&snapshot.overview, address);
-        let jobs = snapshot.jobs.iter().map(|(group, job)| of_group(group, job.json("job")));
+        let jobs = snapshot.jobs.iter().map(|(group, job)| of_group(group, manage::json(job)));
         object["jobs"] = jobs.collect();
         let mut all = Vec::new();
         for status in snapshot.overview.sound_groups() {
             let Ok(group) = status.group.parse() else { continue };
             for host in &snapshot::hosts(&broker, &group).await? {
-                let mut object = of_group(&status.group, host.json("key"));
+                let mut object = of_group(&status.group, manage::json(host));
                 object["text"] = json!(key_sentence(status, host));
                 all.push(object);
             }

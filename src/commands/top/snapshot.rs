@@ -8,7 +8,6 @@ use super::model::Page;
 use crate::client::broker_message;
 use crate::client::manage::BrokerClient;
 use crate::client::overview::Overview;
-use crate::client::received::Received;
 use crate::commands::group::command;
 use crate::terminal::failure::Failure;
 
@@ -20,17 +19,17 @@ const LISTED_MAX: (&str, &str) = ("limit", "100");
 pub(super) struct Snapshot {
     pub(super) overview: Overview,
     /// The newest jobs of each group, with its name, on pages that list jobs.
-    pub(super) jobs: Vec<(String, Received<JobStatus>)>,
+    pub(super) jobs: Vec<(String, JobStatus)>,
     /// Of the open group.
-    pub(super) hosts: Vec<Received<KeyStatus>>,
-    pub(super) members: Vec<Received<ListedMember>>,
+    pub(super) hosts: Vec<KeyStatus>,
+    pub(super) members: Vec<ListedMember>,
     /// Why a command was refused.
     pub(super) refusal: Option<String>,
 }
 
 impl Snapshot {
     /// The counts and settings of a group that is not in trouble.
-    pub(super) fn group(&self, name: &GroupName) -> Option<&Received<GroupStatus>> {
+    pub(super) fn group(&self, name: &GroupName) -> Option<&GroupStatus> {
         self.overview.sound_groups().find(|status| status.group == name.as_str())
     }
 
@@ -57,7 +56,7 @@ impl Snapshot {
                 snapshot.hosts = hosts(broker, name).await?;
                 let list = command(GroupAction::Members, name, vec![LISTED_MAX]);
                 let members = lines(broker, list).await?;
-                snapshot.members = received(&members, ListedMember::parse).collect();
+                snapshot.members = members.iter().map(|line| ListedMember::parse(line)).collect();
             }
             Page::Groups | Page::Topics | Page::Topic(_) => {}
         }
@@ -68,13 +67,13 @@ impl Snapshot {
 async fn jobs(
     broker: &BrokerClient<'_>,
     overview: &Overview,
-) -> Result<Vec<(String, Received<JobStatus>)>, Failure> {
+) -> Result<Vec<(String, JobStatus)>, Failure> {
     let mut jobs = Vec::new();
     for status in overview.sound_groups() {
         let settings = vec![("group", status.group.as_str()), LISTED_MAX];
         let list = JobCommand { action: JobAction::Ls, name: None, settings };
         let lines = lines(broker, Command::Job(list)).await?;
-        let listed = received(&lines, JobStatus::parse);
+        let listed = lines.iter().map(|line| JobStatus::parse(line));
         jobs.extend(listed.map(|job| (status.group.clone(), job)));
     }
     Ok(jobs)
@@ -84,13 +83,9 @@ async fn jobs(
 pub(super) async fn hosts(
     broker: &BrokerClient<'_>,
     group: &GroupName,
-) -> Result<Vec<Received<KeyStatus>>, Failure> {
+) -> Result<Vec<KeyStatus>, Failure> {
     let keys = lines(broker, command(GroupAction::Keys, group, vec![LISTED_MAX])).await?;
-    Ok(received(&keys, KeyStatus::parse).collect())
-}
-
-fn received<S>(lines: &[String], parse: fn(&str) -> S) -> impl Iterator<Item = Received<S>> {
-    lines.iter().map(move |line| Received::parse(line, parse))
+    Ok(keys.iter().map(|line| KeyStatus::parse(line)).collect())
 }
 
 /// What a command lists: nothing if it is refused, as for a group that was deleted meanwhile.

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use tidings_protocol::status::{GroupStatus, JobState, KeyStatus, TopicStatus};
+use tidings_protocol::status::{JobState, KeyStatus, TopicStatus};
 use tidings_protocol::{GroupName, JobName, NAME_BYTES_MAX, Seq, TopicName};
 use unicode_width::UnicodeWidthStr;
 
@@ -11,7 +11,6 @@ use super::model::Page;
 use super::snapshot::Snapshot;
 use crate::client::manage;
 use crate::client::overview::GroupOverview;
-use crate::client::received::Received;
 use crate::commands::explain::key_sentence;
 use crate::commands::group::{keys, members};
 use crate::commands::{group, job, topic};
@@ -27,7 +26,9 @@ const NAMES: [&str; 4] = ["GROUP", "JOB", "TOPIC", "NAME"];
 const NAME_CHARS_MAX: usize = 22;
 
 /// Headings in the order in which a narrow screen leaves them out.
-const OPTIONAL: [&str; 11] = [
+const OPTIONAL: [&str; 13] = [
+    "OPENED",
+    "TOOK>",
     "PASS>",
     "FOUND>",
     "KEY",
@@ -163,14 +164,10 @@ pub(super) fn of(page: &Page, snapshot: &Snapshot, tail: &BTreeMap<Seq, String>)
 }
 
 fn groups(snapshot: &Snapshot, only: Option<&GroupName>) -> Table {
-    let unread = |group: &str, trouble| {
-        let group = GroupStatus { group: group.to_owned(), ..GroupStatus::default() };
-        group::row(&Received::unread(group), Some(trouble))
-    };
     let rows = snapshot.overview.groups.iter().map(|group| match group {
-        GroupOverview::Sound(status) => group::row(status, None),
-        GroupOverview::Damaged(status) => unread(&status.group, "damaged"),
-        GroupOverview::Still { group, .. } => unread(group, "stands still"),
+        GroupOverview::Sound(status) => group::row(status),
+        GroupOverview::Damaged(status) => group::trouble_row(&status.group, "damaged"),
+        GroupOverview::Still { group, .. } => group::trouble_row(group, "stands still"),
     });
     let rows = rows.filter(|cells| only.is_none_or(|only| cells[0] == only.as_str()));
     let rows = rows.map(|cells| {
@@ -195,14 +192,13 @@ fn jobs(snapshot: &Snapshot, only_running: bool) -> Table {
 fn topics(snapshot: &Snapshot, only: Option<&TopicName>) -> Table {
     let topics = snapshot.overview.topics.iter();
     let topics = topics.filter(|topic| only.is_none_or(|only| topic.topic == only.as_str()));
-    let row = |topic: &Received<TopicStatus>| {
-        (topic::row(topic), topic.topic.parse().map(Subject::Topic).ok())
-    };
+    let row =
+        |topic: &TopicStatus| (topic::row(topic), topic.topic.parse().map(Subject::Topic).ok());
     Table::new(topic::HEADINGS, topics.map(row))
 }
 
 fn hosts(snapshot: &Snapshot, name: &GroupName) -> Table {
-    let row = |key: &Received<KeyStatus>| {
+    let row = |key: &KeyStatus| {
         let sentence = snapshot.group(name).and_then(|group| key_sentence(group, key));
         (keys::row(key), sentence.map(Subject::Text))
     };

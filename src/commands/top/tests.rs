@@ -25,22 +25,22 @@ fn hostile_names() -> Vec<String> {
 fn snapshot(names: &[String]) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let Overview { topics, groups, connections, problems, .. } = &mut snapshot.overview;
-    (*connections, *problems) = (Some(2), Some(Vec::new()));
+    (*connections, *problems) = (2, Vec::new());
     for (number, name) in (1..).zip(names) {
         let topic = TopicStatus { topic: name.clone(), ..TopicStatus::parse("t kept=12 state=ok") };
-        topics.push(topic.into());
+        topics.push(topic);
         let group = GroupStatus::parse("g members=1 key=host topics=new-url delay=10m");
         let group = GroupStatus { group: name.clone(), waiting: number * 1000, ..group };
-        groups.push(GroupOverview::Sound(Box::new(group.into())));
+        groups.push(GroupOverview::Sound(Box::new(group)));
         let job =
             JobStatus { job: name.clone(), ..JobStatus::parse("j pass=1 state=open found=3") };
-        snapshot.jobs.push((name.clone(), job.into()));
+        snapshot.jobs.push((name.clone(), job));
         let key = "k waiting=1499 left-ms=896400000 because=delay free-in=599185";
         let key = KeyStatus { key: name.clone(), ..KeyStatus::parse(key) };
-        snapshot.hosts.push(key.into());
+        snapshot.hosts.push(key);
         let mut member = ListedMember::parse("5b0c6f1e state=active held=3");
         member.fields.name = Some(name.clone());
-        snapshot.members.push(member.into());
+        snapshot.members.push(member);
     }
     snapshot
 }

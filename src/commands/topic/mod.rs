@@ -3,20 +3,20 @@
 mod verify;
 
 use clap::{Args, Subcommand};
-use tidings_broker::TopicSettings;
 use tidings_protocol::status::{CursorStatus, TopicStatus};
-use tidings_protocol::{Command, CursorName, TopicAction, TopicCommand, TopicName};
+use tidings_protocol::{
+    Command, CursorName, Settings, TopicAction, TopicCommand, TopicName, TopicSettings,
+};
 
 pub(crate) use self::verify::{TopicVerifyArgs, VerifyReport, verify_offline};
-use crate::client::broker_message;
 use crate::client::manage::{
-    self, BrokerClient, OutputFlags, as_str_pairs, named_object, print_list, print_table,
+    BrokerClient, OutputFlags, as_str_pairs, named_object, parse_setting, print_list, print_table,
+    settings_help,
 };
-use crate::client::received::Received;
 use crate::flags::broker::BrokerFlag;
 use crate::flags::confirmation::YesFlag;
 use crate::terminal::failure::Failure;
-use crate::terminal::output::{Console, format_bytes, plural, readable};
+use crate::terminal::output::{Console, format_bytes, format_count, plural, readable};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,12 +25,12 @@ Examples:
   tidings topic set new-url retain-bytes=4g retain-age=90d  change the retention
   tidings topic verify                                      verify every checksum
 
-Settings:
-  sync=always|interval|memory  confirm an event after the sync, after the write, or without a disk
-  retain-bytes=BYTES           keep this many bytes, with k, m or g as unit
-  retain-age=DURATION          keep events for this time; 0 sets no limit
-
 Exit codes: 0 success; 1 failure, or verify found damage; 2 wrong usage.";
+
+const SETTINGS: &str = "\
+Examples:
+  tidings topic create sensor sync=memory
+  tidings topic set new-url retain-bytes=4g retain-age=90d";
 
 /// The subcommands of `tidings topic`.
 #[derive(Debug, Subcommand)]
@@ -65,12 +65,13 @@ pub(crate) struct ShowArgs {
 
 /// The flags of `tidings topic create` and `set`.
 #[derive(Debug, Args)]
+#[command(after_help = settings_help::<TopicSettings>(SETTINGS, ""))]
 pub(crate) struct SetArgs {
     /// The topic
     topic: TopicName,
 
-    /// sync=always|interval|memory, retain-bytes=BYTES, retain-age=DURATION
-    #[arg(value_name = "SETTING", value_parser = parse_setting)]
+    /// A setting of the list below
+    #[arg(value_name = "SETTING", value_parser = parse_setting::<TopicSettings>)]
     settings: Vec<(String, String)>,
 
     #[command(flatten)]
@@ -113,8 +114,8 @@ pub(crate) async fn run(topic: Topic) -> Result<(), Failure> {
         Topic::Show(args) => show(&args).await,
         Topic::Create(args) => apply_settings(TopicAction::Create, &args).await,
         Topic::Set(args) if args.settings.is_empty() => Err(Failure::Usage(format!(
-            "no setting given; name one: {}= (see tidings topic set --help)",
-            TopicSettings::KEYS.join("=, ")
+            "no setting given; name one: {} (see tidings topic set --help)",
+            TopicSettings::names()
         ))),
         Topic::Set(args) => apply_settings(TopicAction::Set, &args).await,
         Topic::Delete(args) => {
@@ -166,7 +167,7 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
         let lines = answer.more.iter().map(|line| named_object(line, "topic"));
         return lines.into_iter().try_for_each(|topic| console.line(&topic.to_string()));
     }
-    let rows = answer.more.iter().map(|line| row(&Received::parse(line, TopicStatus::parse)));
+    let rows = answer.more.iter().map(|line| row(&TopicStatus::parse(line)));
     print_table(&mut console, HEADINGS, rows)
 }
 
@@ -174,18 +175,18 @@ async fn ls(output: &OutputFlags) -> Result<(), Failure> {
 pub(crate) const HEADINGS: &str = "TOPIC KEPT> NEXT> RATE/S> READERS> MEMORY> DISK> SYNC STATE";
 
 /// A topic as a row of `ls`.
-pub(crate) fn row(topic: &Received<TopicStatus>) -> Vec<String> {
+pub(crate) fn row(topic: &TopicStatus) -> Vec<String> {
     let size = |bytes| if bytes == 0 { "-".to_owned() } else { format_bytes(bytes) };
     vec![
         topic.topic.clone(),
-        topic.count("kept", topic.kept),
-        topic.count("next", topic.next.0),
-        topic.cell("rate", topic.rate.to_string()),
-        topic.count("readers", topic.readers),
+        format_count(topic.kept),
+        format_count(topic.next.0),
+        topic.rate.to_string(),
+        format_count(topic.readers),
         size(topic.bytes),
         size(topic.log_bytes),
-        topic.cell("sync", topic.sync.as_str()),
-        topic.cell("state", topic.state.as_str()),
+        topic.settings.sync.to_string(),
+        topic.state.as_str().to_owned(),
     ]
 }
 
@@ -228,15 +229,6 @@ async fn apply_settings(action: TopicAction<'_>, args: &SetArgs) -> Result<(), F
     }
 }
 
-/// A setting, checked as the broker would check it.
-fn parse_setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = manage::parse_setting(text)
-        .map_err(|error| format!("{error}, with one of {}", TopicSettings::KEYS.join(", ")))?;
-    TopicSettings::parse(&[(&key, &value)], TopicSettings::default())
-        .map_err(|error| broker_message::flag_value_error(&error.text))?;
-    Ok((key, value))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,18 +240,18 @@ mod tests {
     #[test]
     fn a_topic_is_a_row() {
         assert_eq!(
-            row(&Received::parse(LINE, TopicStatus::parse)),
+            row(&TopicStatus::parse(LINE)),
             ["new-url", "1,042", "1,043", "0.5", "3", "66 kB", "-", "always", "ok"]
         );
     }
 
     #[test]
     fn a_setting_is_checked_before_it_is_sent() {
-        assert!(parse_setting("sync=memory").is_ok());
+        assert!(parse_setting::<TopicSettings>("sync=memory").is_ok());
         for (wrong, right) in
             [("sync", "KEY=VALUE"), ("sync=no", "memory"), ("colour=red", "retain-age")]
         {
-            let error = parse_setting(wrong).unwrap_err();
+            let error = parse_setting::<TopicSettings>(wrong).unwrap_err();
             assert!(error.contains(right), "{error}");
         }
     }

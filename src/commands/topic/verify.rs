@@ -187,7 +187,7 @@ impl VerifyReport {
             StopRecord::Missing => Some(Self {
                 file,
                 notes: vec![
-                    "it does not exist: no broker of this version has stopped here in an orderly way, so damage at the \
+                    "it does not exist: no broker has stopped here in an orderly way, so damage at the \
                      end of a log cannot be told from the traces of a crash"
                         .to_owned(),
                 ],

@@ -7,13 +7,13 @@ use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use tidings_metrics::{Exposition, Metric, MetricsSource, resident_bytes};
 
-/// Reads the figures of this process.
+/// Reads the metrics of this process.
 #[derive(Debug)]
-pub(crate) struct ProcessFigures {
+pub(crate) struct ProcessMetrics {
     started_unix_s: u64,
 }
 
-impl ProcessFigures {
+impl ProcessMetrics {
     /// To be created at the start of the process.
     #[expect(clippy::disallowed_methods, reason = "the time of the start")]
     pub(crate) fn new() -> Self {
@@ -22,14 +22,14 @@ impl ProcessFigures {
     }
 }
 
-impl MetricsSource for ProcessFigures {
+impl MetricsSource for ProcessMetrics {
     fn add_to(&self, text: &mut Exposition) {
         text.add(PROCESS, self);
     }
 }
 
 /// The names are those of the client libraries of Prometheus. A system without `/proc` has fewer.
-static PROCESS: &[Metric<ProcessFigures>] = &[
+static PROCESS: &[Metric<ProcessMetrics>] = &[
     Metric::counter("process_cpu_seconds_total", &[], "CPU time of the process.", |_, out| {
         let time = clock_gettime(ClockId::ProcessCPUTime);
         let seconds = std::time::Duration::try_from(time).unwrap_or_default();
@@ -70,10 +70,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_keeps_to_the_conventions_and_every_figure_is_known_here() {
+    fn the_table_keeps_to_the_conventions_and_every_metric_is_known_here() {
         tidings_metrics::check_table(PROCESS);
         let mut text = Exposition::new(tidings_metrics::Format::Classic);
-        ProcessFigures::new().add_to(&mut text);
+        ProcessMetrics::new().add_to(&mut text);
         let text = text.finish();
         for metric in PROCESS {
             let value = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap();
