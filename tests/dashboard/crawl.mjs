@@ -85,6 +85,9 @@ await main(async browser => {
     same(await page.locator('dl.figures div', { hasText: figure }).locator('dd.hint').textContent(),
       'since the start');
   }
+  const clock = time => new Date(time).toLocaleTimeString('en-GB');
+  await page.locator('dl.figures div', { hasText: 'Took' })
+    .getByText(`from ${clock(job.opened)} to ${clock(job.ended)}`).waitFor();
   const reason = page.locator('summary');
   await reason.click();
   await page.getByRole('button', { name: 'Show more' }).click();
@@ -102,6 +105,7 @@ await main(async browser => {
   const cells = name => page.getByRole('row', { name: /^census/ }).getByRole('cell', { name });
   await show(tab, ['#/jobs', 'census']);
   await cells(`${job.found} of ${job.found}`).waitFor();
+  await cells(clock(job.opened)).waitFor();
   await show(tab, ['#/', 'Newest jobs']);
   await steps.waitFor({ state: 'hidden' });
   await cells(`${job.completed}`).waitFor();

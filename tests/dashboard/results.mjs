@@ -124,7 +124,7 @@ await main(async browser => {
   await page.getByText('host of the group crawlers').waitFor();
 
   // The same limit as on the page of results.
-  await show(tab, ['#/topics/page-ready', '1.1 GB']);
+  await show(tab, ['#/topics/page-ready', '1 GiB']);
   await page.getByText('-20: the newest 20;').waitFor();
 
   const other = await openTab(browser, `${address}#token=${watcher}`);

@@ -21,7 +21,7 @@ fn a_job_wait_over_http_ends_when_its_permission_is_revoked() {
     let (server, [operator_token, alice_token, bob_token]) =
         broker([("op", &["all"][..]), ("alice", &["job:docs"]), ("bob", &["monitor"])], &[]);
     let http = HttpClient::new(&server);
-    assert!(logged_in(&server, &operator_token).request("JOB open docs").starts_with("+OK"));
+    logged_in(&server, &operator_token).request_ok("JOB open docs");
     let wait = |token: &str| {
         let bearer = format!("Authorization: Bearer {token}");
         let words = ["-H", &bearer, "-w", "\n%{http_code}\n"];
@@ -54,7 +54,7 @@ fn input_before_login_is_limited() {
     let long = "x".repeat(60_000);
     let mut anonymous = LineConnection::connect(server.address);
     anonymous.read_line();
-    anonymous.send(&long[..2_047]);
+    anonymous.send(&long[..2_048]);
     anonymous.send("\n");
     let response = anonymous.read_line();
     assert!(
@@ -106,7 +106,7 @@ fn a_connection_uses_little_memory_before_login() {
     const WARM_UP_CONNECTIONS: usize = 150;
     const CONNECTIONS: usize = 400;
     // The longest input that the broker buffers for each connection.
-    let unfinished = "x".repeat(2_047);
+    let unfinished = "x".repeat(2_048);
     let head = format!("GET /topics HTTP/1.1\r\nHost: localhost\r\nX: {}", "x".repeat(5_066));
     // Of complete heads, many short fields use the most memory.
     let fields: Vec<_> = (0..95).map(|at| format!("x{at:02}: {}\r\n", "y".repeat(45))).collect();
@@ -194,6 +194,9 @@ fn anonymous_clients_see_only_health_and_readiness() {
             assert_eq!(http.request(method, path, &[]).status, 405, "{method} {path}");
         }
     }
+    let refused = http.get("/topics");
+    assert_eq!(refused.status, 401);
+    assert_eq!(refused.header("www-authenticate"), Some("Bearer realm=\"tidings\""));
 }
 
 #[test]

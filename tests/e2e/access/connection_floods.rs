@@ -104,13 +104,13 @@ fn create_token(folder: &TempDir) -> String {
 fn with_active_client<T>(server: &Server, token: &str, work: impl FnOnce() -> T) -> T {
     let log_in = || {
         let mut connection = LineConnection::connect_with_number(server.address).0;
-        assert!(connection.request(&format!("HELLO token={token}")).starts_with("+OK"));
+        connection.request_ok(&format!("HELLO token={token}"));
         connection
     };
     let (mut listener, mut publisher, is_done) = (log_in(), log_in(), AtomicBool::new(false));
     assert_eq!(listener.request("SUB good"), "+OK");
     // From here on the files of the topic are open.
-    assert!(publisher.request("PUB good x").starts_with("+OK"));
+    publisher.request_ok("PUB good x");
     assert!(listener.read_line().starts_with("MSG good "));
     thread::scope(|scope| {
         let good = scope.spawn(|| {
@@ -312,7 +312,7 @@ fn without_free_descriptors_open_connections_work_and_new_ones_wait() {
     let token = create_token(&folder);
     let server = Server::start_in(folder, &["broker", "--data", "tidings-data"], |_| ());
     let mut old = LineConnection::connect_with_number(server.address).0;
-    assert!(old.request(&format!("HELLO token={token}")).starts_with("+OK"));
+    old.request_ok(&format!("HELLO token={token}"));
     assert_eq!(old.request("SUB good"), "+OK");
     publish_and_receive(&mut old, "before");
     let limit = |number: usize| {

@@ -310,7 +310,7 @@ fn other_protocols_on_tls_ports_are_closed() {
         ["broker", "--tls-cert", "broker.pem", "--tls-key", "broker.key", "--unix", "unix.sock"];
     let server = Server::start_in(folder, &flags, |_| ());
     let http: SocketAddr = server.process.wait_for_line("address of HTTP", |line| {
-        line.strip_prefix("HTTP at https://")?.trim_end_matches('/').parse().ok()
+        line.strip_prefix("HTTP and dashboard at https://")?.trim_end_matches('/').parse().ok()
     });
     let ca = authority.certificate_file();
     let within = || {

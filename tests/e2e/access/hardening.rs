@@ -89,8 +89,7 @@ fn exec_env_cannot_pass_the_token() {
     let folder = TempDir::new().unwrap();
     for names in ["TIDINGS_TOKEN", "A,TIDINGS_TOKEN", "A=1", ""] {
         let words = ["sub", "t", "--exec-env", names, "--exec", "true"];
-        let ended = run_tidings(folder.path(), &words).expect_code(2);
-        assert!(ended.stderr().contains("--exec-env"), "{ended:?}");
+        run_tidings(folder.path(), &words).expect_code(2).expect_stderr("--exec-env");
     }
 }
 
@@ -122,11 +121,11 @@ fn data_files_are_private_and_output_files_follow_the_umask() {
     let words = ["up", "--jsonl", "pages.jsonl", "--sqlite"];
     let command = |command: &mut Command| {
         let mut shell = Command::new("sh");
-        shell.args(["-c", "umask 027; exec \"$@\"", "sh"]);
+        shell.args(["-c", "umask 0; exec \"$@\"", "sh"]);
         *command = started_by(shell, command);
     };
     let server = Server::start_in(folder, &words, command);
-    assert!(LineConnection::connect_client(server.address).request("PUB t x").starts_with("+OK"));
+    LineConnection::connect_client(server.address).request_ok("PUB t x");
     let files = wait_until("the database", || {
         let files = paths_below(&data);
         files.iter().any(|path| path.ends_with("pages.db")).then_some(files)
@@ -141,7 +140,7 @@ fn data_files_are_private_and_output_files_follow_the_umask() {
     // The umask of the user decides the mode of an output file.
     wait_until("the output file", || {
         let mode = fs::metadata(&shared).ok()?.permissions().mode();
-        (mode & 0o777 == 0o640).then_some(())
+        (mode & 0o777 == 0o666).then_some(())
     });
 }
 
@@ -179,7 +178,7 @@ fn root_drops_its_privileges() {
     let http = format!("127.0.0.1:{port}");
     let words = ["broker", "--user", "nobody", "--http", &http];
     let server = Server::start_in(folder, &words, |_| ());
-    assert!(LineConnection::connect_client(server.address).request("PUB t x").starts_with("+OK"));
+    LineConnection::connect_client(server.address).request_ok("PUB t x");
     TcpStream::connect(&http).unwrap();
     let tasks = format!("/proc/{}/task", server.process.id());
     let nobody = fs::read_to_string("/etc/passwd").unwrap();
@@ -229,11 +228,7 @@ fn landlock_confines_the_broker_to_its_files() {
             // the usual one.
             command.env("TMPDIR", temporary.path());
         });
-        assert!(
-            LineConnection::connect_client(server.address)
-                .request("PUB other x")
-                .starts_with("+OK")
-        );
+        LineConnection::connect_client(server.address).request_ok("PUB other x");
         // A symbolic link that leads out of the data directory.
         symlink(outside.path(), server.data_dir().join("topics/t")).unwrap();
         server
@@ -255,7 +250,7 @@ fn landlock_confines_the_broker_to_its_files() {
         start("auto");
     }
     let server = start("off");
-    assert!(LineConnection::connect_client(server.address).request("PUB t x").starts_with("+OK"));
+    LineConnection::connect_client(server.address).request_ok("PUB t x");
     assert!(written() > 0, "without Landlock the link leads outside");
 }
 
@@ -277,8 +272,7 @@ fn a_kernel_without_landlock_is_an_error_if_it_is_required() {
             .args(["setpriv", "--pdeathsig", "KILL"]);
         Process::start(started_by(strace, &broker).env("TIDINGS_HTTP", "off"))
     };
-    let ended = without("require").finish().expect_code(1);
-    assert!(ended.stderr().contains("this kernel has no Landlock"), "{ended:?}");
+    without("require").finish().expect_code(1).expect_stderr("this kernel has no Landlock");
     without("auto").wait_for_line_with("listening on");
 }
 
@@ -286,8 +280,7 @@ fn a_kernel_without_landlock_is_an_error_if_it_is_required() {
 fn exec_conflicts_with_required_landlock() {
     let folder = TempDir::new().unwrap();
     let words = ["up", "--listen", "0", "--exec", "true", "--landlock", "require"];
-    let ended = run_tidings(folder.path(), &words).expect_code(2);
-    assert!(ended.stderr().contains("--exec"), "{ended:?}");
+    run_tidings(folder.path(), &words).expect_code(2).expect_stderr("--exec");
 }
 
 #[test]
@@ -353,14 +346,14 @@ fn a_stop_does_not_wait_for_stalled_readers() {
     {
         let server = Server::start(&[subcommand, "--stop-timeout", time, "--log", "info"]);
         let mut reader = LineConnection::connect_client(server.address);
-        assert!(reader.request("SUB t").starts_with("+OK"));
+        reader.request_ok("SUB t");
         let mut stalled = LineConnection::connect_client(server.address);
-        assert!(stalled.request("SUB t").starts_with("+OK"));
+        stalled.request_ok("SUB t");
         let mut publisher = LineConnection::connect_client(server.address);
         let payload = "x".repeat(60_000);
         // More than the socket buffers hold.
         for _ in 0..200 {
-            assert!(publisher.request(&format!("PUB t {payload}")).starts_with("+OK"));
+            publisher.request_ok(&format!("PUB t {payload}"));
             assert!(reader.read_line().ends_with(&payload));
         }
         let ended = server.process.signal_and_finish("TERM").expect_code(0);

@@ -59,7 +59,7 @@ fn a_body_in_flight_is_rejected_when_its_sender_is_revoked() {
         broker([("op", &["all"]), ("alice", PERMISSIONS), ("bob", PERMISSIONS)], &flags);
     let http = HttpClient::new(&server);
     let mut operator = logged_in(&server, &operator_token);
-    assert!(operator.request("JOB open old").starts_with("+OK"));
+    operator.request_ok("JOB open old");
     let requests = [
         ("POST /topics/secret", "text/plain", "http://a.example/1\nhttp://a.example/2\n"),
         ("POST /topics/secret", "application/json", r#"{"events":["http://a.example/3""#),
@@ -168,6 +168,36 @@ fn an_unfinished_line_is_discarded_when_its_sender_is_revoked() {
     assert!(!listing.contains("secr"), "{listing}");
 }
 
+/// A terminal shows nothing else of a token that is no longer valid. A service may get a new one.
+#[test]
+fn clients_that_reconnect_end_or_say_that_their_token_is_revoked() {
+    let (server, [token]) = broker([("alice", &["all"])], &[]);
+    let at = server.address_text();
+    let start = |words: &[&str]| {
+        let mut command =
+            tidings_command(server.folder.path(), [words, &["--broker", &at]].concat());
+        Process::start(command.env("TIDINGS_TOKEN", &token))
+    };
+    let connected = |process: &Process, line: &str| drop(process.wait_for_line_with(line));
+    let sub = start(&["sub", "a"]);
+    connected(&sub, "topic a is new");
+    let group = start(&["sub", "a", "--group", "g"]);
+    connected(&group, "group g is new");
+    let crawl = start(&["crawl", "--data", "crawler"]);
+    connected(&crawl, "fetching for");
+    let watch = start(&["watch", "--data", "watcher", "."]);
+    connected(&watch, "watching");
+    let mut operator = logged_in(&server, &token);
+    wait_for_connections(&mut operator, 5);
+    run_tidings(server.folder.path(), &["token", "revoke", "alice", "--yes"]).expect_code(0);
+    for process in [sub, group, crawl] {
+        let stderr = process.finish().expect_code(1).stderr();
+        assert!(stderr.contains("no principal has this token"), "{stderr}");
+    }
+    watch.wait_for_line_with("no principal has this token");
+    watch.signal_and_finish("TERM").expect_code(0);
+}
+
 /// Otherwise it would retry a login without end that can no longer succeed.
 #[test]
 fn a_command_that_waits_ends_when_its_token_is_revoked() {
@@ -181,6 +211,5 @@ fn a_command_that_waits_ends_when_its_token_is_revoked() {
     let waiting = start(["job", "wait", "docs"]);
     server.process.wait_for_line_with("JOB wait docs");
     run_tidings(server.folder.path(), &["token", "revoke", "alice", "--yes"]).expect_code(0);
-    let output = waiting.finish().expect_code(1).stderr();
-    assert!(output.contains("no principal has this token"), "{output}");
+    waiting.finish().expect_code(1).expect_stderr("no principal has this token");
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
+use crate::support::openssl::openssl;
 use crate::support::origin::{Origin, Site};
 use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
 use crate::support::tls::{
@@ -51,6 +52,30 @@ fn an_untrusted_server_receives_nothing_and_the_error_names_the_reason() {
         assert!(output.contains(reason), "{name}: {output}");
         assert!(output.contains(&format!("no secure connection to {address}: ")), "{output}");
         assert!(!server.has_printed("HELLO"));
+    }
+}
+
+#[test]
+#[ignore = "needs foreign programs"]
+fn a_certificate_of_version_1_is_named() {
+    let folder = TempDir::new().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (key, request, cert) = (file("k.pem"), file("r.pem"), file("c.pem"));
+    let new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let words = ["-subj", "/CN=a", "-keyout", &key, "-out", &request];
+    openssl(&[&["req"], &new_key[..], &words].concat(), b"");
+    openssl(&["x509", "-req", "-in", &request, "-signkey", &key, "-out", &cert], b"");
+    let broker = ["config", "check"];
+    let mut check = tidings_command(folder.path(), broker);
+    let check = check.env("TIDINGS_TLS_CERT", &cert).env("TIDINGS_TLS_KEY", &key);
+    let checked = Process::start(check).finish().expect_code(2).stderr();
+    let flags = ["--ca", &cert, "--cert", &cert, "--cert-key", &key];
+    let connected = connection_error(folder.path(), "127.0.0.1:1", &flags);
+    let (server, address) = start_s_server(&["-cert", &cert, "-key", &key]);
+    let handshake = connection_error(folder.path(), &address.to_string(), &["--ca", &cert]);
+    drop(server);
+    for output in [checked, connected, handshake] {
+        assert!(output.contains("is X.509 version 1, and version 3 is needed"), "{output}");
     }
 }
 
@@ -130,8 +155,7 @@ fn a_node_with_tls_serves_its_own_crawler_and_others() {
     node.process.wait_for_line_with("broker.sock");
     // On the same data directory, commands find the broker without flags.
     let crawl = ["crawl", &site.seed_urls()[0], "--depth", "1", "--json"];
-    let job = run_tidings(node.folder.path(), &crawl).expect_code(0);
-    assert!(job.stderr().contains("unix:"), "{}", job.stderr());
+    run_tidings(node.folder.path(), &crawl).expect_code(0).expect_stderr("unix:");
     assert!(site.request_count() > 1);
     // Elsewhere, all commands need the address and the authority.
     let elsewhere = TempDir::new().unwrap();

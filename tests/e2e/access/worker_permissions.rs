@@ -2,7 +2,6 @@
 //! worker may change only its own tasks.
 
 use crate::access::tokens::{broker, logged_in};
-use crate::support::http_client::HttpClient;
 use crate::support::line_connection::{LineConnection, value};
 use crate::support::process::Server;
 
@@ -21,7 +20,7 @@ fn join_worker(server: &Server, token: &str, group: &str) -> Worker {
     assert!(connection.read_line().starts_with("Connected."));
     let hello = connection.request(&format!("HELLO token={token}"));
     let member = value(&hello, "resume").to_owned();
-    assert!(connection.request(&format!("JOIN {group}")).starts_with("+OK"));
+    connection.request_ok(&format!("JOIN {group}"));
     let task = connection.read_line().split(' ').nth(1).unwrap().to_owned();
     Worker { connection, task, member }
 }
@@ -61,12 +60,11 @@ impl WorkerFixture {
             "PUB work x",
             "PUB new-url http://one.example/ job=one",
         ] {
-            let response = operator.request(line);
-            assert!(response.starts_with("+OK"), "{line}: {response}");
+            operator.request_ok(line);
         }
         let outsider = join_worker(&server, &hand, "hands");
         let one = join_worker(&server, &crawler_token, "crawlers");
-        assert!(operator.request("PUB new-url http://other.example/ job=other").starts_with("+OK"));
+        operator.request_ok("PUB new-url http://other.example/ job=other");
         let other = join_worker(&server, &crawler_token, "crawlers");
         Self { server, operator, one, other, outsider, crawler_token }
     }
@@ -145,7 +143,7 @@ fn a_worker_can_resume_only_its_own_membership() {
     assert!(!listed.concat().contains(&fixture.other.member));
     for guess in [format!("{seen}{:024}", 0), "0".repeat(32)] {
         let mut connection = logged_in(&fixture.server, &fixture.crawler_token);
-        assert!(connection.request(&format!("HELLO resume={guess}")).starts_with("+OK"));
+        connection.request_ok(&format!("HELLO resume={guess}"));
         let response = connection.request("JOIN crawlers credit=0");
         assert!(response.starts_with("+OK crawlers credit=0 held=0 "), "{response}");
         let response = connection.request(&format!("ACK {}", fixture.other.task));
@@ -212,7 +210,7 @@ fn a_page_outside_of_a_job_adds_no_links() {
     let (server, [all, token]) =
         broker([("op", &["all"][..]), ("crawler", &["group:crawlers"])], &[]);
     let mut operator = logged_in(&server, &all);
-    assert!(operator.request("PUB new-url http://one.example/").starts_with("+OK"));
+    operator.request_ok("PUB new-url http://one.example/");
     let Worker { mut connection, task, .. } = join_worker(&server, &token, "crawlers");
     connection
         .send(format!("LINK {task} http://one.example/child\nLINK {task} http://evil.example/\n"));
@@ -226,12 +224,9 @@ fn a_page_outside_of_a_job_adds_no_links() {
 fn a_worker_can_lengthen_a_delay_and_never_shorten_it() {
     let mut fixture = WorkerFixture::start();
     let own = fixture.one.task.clone();
-    let response =
-        fixture.one.connection.request(&format!("TOUCH {own} over=yes pace=0 not-before=0"));
-    assert!(response.starts_with("+OK"), "{response}");
+    fixture.one.connection.request_ok(&format!("TOUCH {own} over=yes pace=0 not-before=0"));
     fixture.one.connection.send(format!("LINK {own} http://one.example/child\n"));
-    let response = fixture.one.connection.request(&format!("ACK {own} pace=0 not-before=0"));
-    assert!(response.starts_with("+OK"), "{response}");
+    fixture.one.connection.request_ok(&format!("ACK {own} pace=0 not-before=0"));
     let mut free_in_ms = |host: &str| {
         let response = fixture.operator.request_lines("GROUP keys crawlers");
         let line = response.iter().find(|line| line.starts_with(&format!("+ {host} "))).unwrap();
@@ -242,91 +237,7 @@ fn a_worker_can_lengthen_a_delay_and_never_shorten_it() {
     // A longer delay has a limit: one day.
     let task = fixture.other.task.clone();
     fixture.other.connection.send(format!("LINK {task} http://other.example/child\n"));
-    let response = fixture.other.connection.request(&format!("ACK {task} not-before=365d"));
-    assert!(response.starts_with("+OK"), "{response}");
+    fixture.other.connection.request_ok(&format!("ACK {task} not-before=365d"));
     let rest_ms = free_in_ms("other.example");
     assert!((80_000_000..=86_400_001).contains(&rest_ms), "{rest_ms}");
-}
-
-#[test]
-#[ignore = "needs foreign programs"]
-fn a_worker_has_access_only_to_its_group() {
-    let mut fixture = WorkerFixture::start();
-    let before = fixture.list_tasks();
-    for line in [
-        "JOIN hands",
-        "JOIN none",
-        "PUB new-url http://evil.example/",
-        "PUB new-url http://evil.example/ job=one",
-        "PUB job-done x",
-        "PUB dead-letter x",
-        "SUB new-url",
-        "SUB dead-letter",
-        "SUB job-done as=x",
-        "SEEN new-url 1",
-        "JOB open mine",
-        "JOB add one url=http://one.example/x",
-        "JOB show one",
-        "JOB wait one",
-        "JOB watch one",
-        "JOB pause one",
-        "JOB close one",
-        "JOB cancel one",
-        "JOB delete one",
-        "JOB ls",
-        "TOPIC ls",
-        "TOPIC show new-url",
-        "TOPIC create mine",
-        "TOPIC set new-url retain-age=1h",
-        "TOPIC delete work",
-        "TOPIC verify new-url",
-        "TOPIC forget new-url cursor=x",
-        "GROUP ls",
-        "GROUP show hands",
-        "GROUP tasks hands",
-        "GROUP watch hands",
-        "GROUP create mine topics=new-url",
-        "GROUP set crawlers delay=0",
-        "GROUP pause crawlers",
-        "GROUP resume crawlers",
-        "GROUP purge crawlers",
-        "GROUP retry crawlers",
-        "GROUP drop crawlers",
-        "GROUP delete crawlers",
-        "EXPLAIN one.example",
-        "STATS",
-    ] {
-        let response = fixture.one.connection.request(line);
-        assert!(response.starts_with("-ERR denied "), "{line}: {response}");
-    }
-    let http = HttpClient::new(&fixture.server);
-    let bearer = format!("Authorization: Bearer {}", fixture.crawler_token);
-    for (method, path) in [
-        ("GET", "/topics"),
-        ("GET", "/topics/new-url?wait=0"),
-        ("GET", "/topics/new-url/events"),
-        ("POST", "/topics/new-url"),
-        ("DELETE", "/topics/work"),
-        ("GET", "/groups"),
-        ("GET", "/groups/hands"),
-        ("POST", "/groups/crawlers/purge"),
-        ("POST", "/groups/crawlers/pause"),
-        ("DELETE", "/groups/crawlers"),
-        ("GET", "/jobs"),
-        ("GET", "/jobs/one"),
-        ("GET", "/jobs/one?wait=5m"),
-        ("POST", "/jobs/one/cancel"),
-        ("DELETE", "/jobs/one"),
-        ("GET", "/explain?what=one.example"),
-        ("GET", "/stats"),
-    ] {
-        let got = http.request(method, path, &["-H", &bearer]);
-        assert_eq!(got.status, 403, "{method} {path}: {}", got.body);
-    }
-    assert_eq!(fixture.list_tasks(), before);
-    // It may read its own group.
-    for line in ["GROUP show crawlers", "GROUP keys crawlers", "GROUP tasks crawlers state=dead"] {
-        let response = fixture.one.connection.request_lines(line);
-        assert!(response.last().unwrap().starts_with("+OK"), "{line}: {response:?}");
-    }
 }

@@ -63,8 +63,8 @@ fn read_events(server: &Server, topic: &str) -> Vec<String> {
     static READ_COUNT: AtomicUsize = AtomicUsize::new(0);
     let end = format!("end-{}", READ_COUNT.fetch_add(1, Ordering::Relaxed));
     let mut connection = LineConnection::connect_client(server.address);
-    assert!(connection.request(&format!("PUB {topic} {end}")).starts_with("+OK"));
-    assert!(connection.request(&format!("SUB {topic} from=first")).starts_with("+OK"));
+    connection.request_ok(&format!("PUB {topic} {end}"));
+    connection.request_ok(&format!("SUB {topic} from=first"));
     let mut events = Vec::new();
     loop {
         let line = connection.read_line();
@@ -181,8 +181,7 @@ fn expect_only_complete_files(dir: &Path, flags: &[&str]) {
             .map(|(name, n)| (dir.join(name), n)),
     );
     assert_eq!(counts, expected);
-    let ended = watch.signal_and_finish("TERM").expect_code(0);
-    assert!(ended.stderr().contains(" announced"), "{}", ended.stderr());
+    watch.signal_and_finish("TERM").expect_code(0).expect_stderr(" announced");
 }
 
 #[test]
@@ -369,13 +368,24 @@ fn files_without_a_close_event_are_announced_and_delay_no_batch_end() {
         wait_until_announced(&server, &file(name), 1);
     }
     wait_for_event(&server, &format!("{} batch=end files=3 ", dir.path().display()));
-    // A file that is written slowly is waited for until it is closed.
+    // A file that is written slowly is waited for until it is closed, also if it was renamed.
     let slow = File::create(file("slow")).unwrap();
-    write_and_rename(&file("quick"), "x");
-    wait_until_announced(&server, &file("quick"), 1);
-    assert!(!announced_files(&server).contains(&file("slow")));
+    let mut moved = File::create(file("aside/moved")).unwrap();
+    moved.write_all(b"begin").unwrap();
+    fs::rename(file("aside/moved"), file("moved")).unwrap();
+    for name in ["quick", "brisk"] {
+        write_and_rename(&file(name), "x");
+        wait_until_announced(&server, &file(name), 1);
+    }
+    for name in ["slow", "moved"] {
+        assert!(!announced_files(&server).contains(&file(name)), "{name}");
+    }
     drop(slow);
-    wait_for_event(&server, &format!("{} batch=end files=2 ", dir.path().display()));
+    moved.write_all(b" and end").unwrap();
+    drop(moved);
+    wait_for_event(&server, &format!("{} batch=end files=4 ", dir.path().display()));
+    let moved = wait_for_event(&server, &format!("{} ", file("moved").display()));
+    assert_eq!(value(&moved, "size"), "13");
 }
 
 /// More directories than the kernel's queue has events: scanning a directory causes an event, too.
@@ -485,9 +495,8 @@ fn a_directory_has_one_watch_and_invalid_arguments_are_rejected() {
     let dir = disk_dir();
     let text = dir.path().to_str().unwrap();
     let _watch = watch_dir(&server, dir.path(), &[]);
-    let words = ["watch", text, "--data", "watched", "--broker", &server.address_text()];
-    let ended = run_tidings(server.folder.path(), &words).expect_code(1);
-    assert!(ended.stderr().contains("is watched already"), "{}", ended.stderr());
+    let watch = run_at(&server, &["watch", text, "--data", "watched"]);
+    watch.expect_code(1).expect_stderr("is watched already");
     for words in [
         &["watch", "/no/such/directory"][..],
         &["watch"],

@@ -92,8 +92,7 @@ fn files_of_an_unmounted_disk_are_not_announced_again() {
     wait_for_event(&server, &format!("{shown} error=none id="));
     write_and_rename(&dir.join("third"), "third");
     wait_until_announced(&server, &dir.join("third"), 1);
-    let ended = watch.signal_and_finish("TERM").expect_code(0);
-    assert!(ended.stderr().contains("3 events announced"), "{}", ended.stderr());
+    watch.signal_and_finish("TERM").expect_code(0).expect_stderr("3 events announced");
 
     // A mount below the watched directory causes no inotify event, so the watch must poll.
     let dir = disk.outside_path(real.path());
@@ -109,8 +108,7 @@ fn files_of_an_unmounted_disk_are_not_announced_again() {
     wait_for_event(&server, &format!("{shown} error=none id="));
     write_and_rename(&dir.join("disk/fourth"), "fourth");
     wait_until_announced(&server, &dir.join("disk/fourth"), 1);
-    let ended = watch.signal_and_finish("TERM").expect_code(0);
-    assert!(ended.stderr().contains("6 events announced"), "{}", ended.stderr());
+    watch.signal_and_finish("TERM").expect_code(0).expect_stderr("6 events announced");
 }
 
 #[test]

@@ -110,34 +110,6 @@ fn topic_redirects_are_followed_only_within_the_site() {
     assert_eq!((site.content_version("away"), site.content_version("round")), (0, 0));
 }
 
-// PROTOCOL: B2, B9
-#[test]
-#[ignore = "needs foreign programs"]
-fn a_lowered_subscriber_limit_applies_to_pending_requests() {
-    let mut site = HubSite::start_with_fast_retries(8, &[]);
-    site.subscribe("feed.xml", "/ok/first", &[]);
-    run_at(&site.server, &["group", "pause", "hub-verify"]).expect_code(0);
-    for subscriber in ["/ok/first", "/ok/a", "/ok/b"] {
-        assert_eq!(site.request_subscription("subscribe", "feed.xml", subscriber, &[]).status, 202);
-    }
-    assert_eq!(site.hub_counts(), json!({ "topics": 1, "subscribers": 1, "waiting": 3 }));
-    site.arguments.extend(["--hub-subscribers", "2"].map(str::to_owned));
-    let site = site.restart("TERM");
-    run_at(&site.server, &["group", "resume", "hub-verify"]).expect_code(0);
-    site.server.process.wait_for_line_with("subscription requests over a limit of the hub");
-    site.wait_until_idle();
-    assert_eq!(site.hub_counts(), json!({ "topics": 1, "subscribers": 2, "waiting": 0 }));
-    assert_eq!(site.subscriptions("feed.xml", "/ok/first").len(), 1);
-    let modes = |subscriber| -> Vec<Value> {
-        let requests = site.subscribers.requests("GET", subscriber);
-        requests.iter().map(|request| request["query"]["hub.mode"].clone()).collect()
-    };
-    let (taken, denied) = (json!(["subscribe"]), json!(["subscribe", "denied"]));
-    let mut both = [json!(modes("/ok/a")), json!(modes("/ok/b"))];
-    both.sort_by_key(|modes| modes.as_array().unwrap().len());
-    assert_eq!(both, [taken, denied]);
-}
-
 // PROTOCOL: B7
 #[test]
 #[ignore = "needs foreign programs"]

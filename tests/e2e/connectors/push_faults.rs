@@ -80,6 +80,20 @@ fn a_receiver_that_accepts_nothing_is_logged_once_with_what_to_do_until_it_accep
 
 #[test]
 #[ignore = "needs foreign programs"]
+fn a_receiver_that_refuses_everything_is_a_warning_of_the_broker() {
+    let receiver = CallbackServer::start();
+    let server = broker_with(&push_table("a", &receiver.url("503", "a"), ""));
+    set_group(&server, "push-a", FAST);
+    publish(&server, &[PAGE]);
+    wait_until("the receiver in the status", || {
+        let status = run_at(&server, &["status"]).stdout().concat();
+        let (_, refused) = status.split_once("The receiver of push-a has refused ")?;
+        refused.contains(" requests: HTTP status 503.").then_some(())
+    });
+}
+
+#[test]
+#[ignore = "needs foreign programs"]
 fn a_receiver_that_hangs_holds_back_no_other_push() {
     let receiver = CallbackServer::start();
     let config = push_table("p", &receiver.url("hang", "hang"), "")

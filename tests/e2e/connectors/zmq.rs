@@ -101,7 +101,7 @@ fn one_publisher_creates_at_most_half_of_the_topics() {
     assert_eq!(made_up, TOPICS_MAX / 2 - 4, "four topics always exist");
     let line = zmq.server.process.wait_for_line_with("messages dropped: ");
     assert!(line.contains("a client that can only publish"), "{line}");
-    assert!(connection.request("PUB post-ready x").starts_with("+OK"));
+    connection.request_ok("PUB post-ready x");
     pusher.write(message(&["post-ready", "x"]));
     wait_until("an existing topic", || {
         (next_seq(&mut connection, "post-ready") == 3).then_some(())
@@ -148,7 +148,7 @@ fn messages_pushed_on_a_full_disk_are_published_later() {
     let server = disk.start_broker_with(&["--zmq-pull=tcp://127.0.0.1:0"]);
     let pull = printed_endpoint(&server.process, "ZeroMQ publishers at ");
     let mut connection = LineConnection::connect_client(server.address);
-    assert!(connection.request("PUB log before").starts_with("+OK"));
+    connection.request_ok("PUB log before");
     disk.fill_except(0);
     wait_until("a full disk", || {
         let answer = connection.request(&format!("PUB log {}", "x".repeat(50_000)));
@@ -179,7 +179,7 @@ fn invalid_messages_are_dropped_and_others_are_published() {
     const BURST: usize = 100;
     let zmq = ZmqServer::start(&[]);
     let mut connection = LineConnection::connect_client(zmq.server.address);
-    assert!(connection.request("TOPIC create log").starts_with("+OK"));
+    connection.request_ok("TOPIC create log");
     let mut pusher = start_peer(&["push", &zmq.pull_endpoint]);
     let long = "y".repeat(61_441);
     let wrong: [&[&str]; 12] = [

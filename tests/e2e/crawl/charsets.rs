@@ -6,7 +6,7 @@ use data_encoding::BASE64;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::process::{Process, run_tidings, tidings_command};
+use crate::support::process::{probe_json, run_tidings};
 
 /// Files with another detected encoding than expected: the file, the detected encoding, and the
 /// reason.
@@ -25,7 +25,7 @@ fn pages_are_decoded_in_the_expected_encodings() {
     let cases = fs::read_to_string(path).unwrap();
     let cases: Vec<Value> = cases.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let inputs = cases.iter().map(|case| probe_input(&case["body_b64"], &json!({})));
-    let responses = probe_links(inputs);
+    let responses = probe_json("links", inputs);
     assert_eq!(responses.len(), cases.len());
     let (mut right, mut failures) = (0, Vec::new());
     for (case, response) in cases.iter().zip(&responses) {
@@ -50,13 +50,13 @@ fn probe_links_answers_in_json() {
     let headers = json!({ "Content-Type": "text/html; charset=UTF-8", "Link": ["</n>; rel=next", "</s>; rel=stylesheet"] });
     let mut invalid = probe_input(&body, &json!({}));
     invalid["base"] = json!("mailto:x");
-    let responses = probe_links(
+    let responses = probe_json(
+        "links",
         [
             probe_input(&body, &headers),
             probe_input(&json!(""), &json!([["x-robots-tag", "none"]])),
             invalid,
-        ]
-        .into_iter(),
+        ],
     );
     let site = |path| format!("http://site.example/{path}");
     let expected = json!({
@@ -85,22 +85,11 @@ fn probe_links_prints_text() {
 1 link
   http://localhost/a%1B[2J  (nofollow)";
     assert_eq!(output.stdout().join("\n"), expected);
-    let missing = run_tidings(folder.path(), &["probe", "links", "none.html"]).expect_code(1);
-    assert!(missing.stderr().contains("cannot read none.html"), "{}", missing.stderr());
+    run_tidings(folder.path(), &["probe", "links", "none.html"])
+        .expect_code(1)
+        .expect_stderr("cannot read none.html");
 }
 
 fn probe_input(body: &Value, headers: &Value) -> Value {
     json!({ "body_b64": body, "headers": headers, "base": "http://site.example/dir/page" })
-}
-
-#[track_caller]
-fn probe_links(inputs: impl Iterator<Item = Value>) -> Vec<Value> {
-    let folder = TempDir::new().unwrap();
-    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", "links"]));
-    for input in inputs {
-        probe.write(format!("{input}\n"));
-    }
-    probe.close_stdin();
-    let responses = probe.finish().expect_code(0).stdout();
-    responses.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

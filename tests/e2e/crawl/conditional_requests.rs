@@ -1,4 +1,4 @@
-//! Later passes and repeated crawls send conditional requests and download only what has changed.
+//! Repeated crawls, which are later passes of a job, send conditional requests and download only what has changed.
 
 use std::fs;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
 use crate::support::page_database;
-use crate::support::process::{Server, run_tidings};
+use crate::support::process::run_tidings;
 
 const PAGES: u32 = 15;
 /// The page that changes.
@@ -51,45 +51,6 @@ fn is_conditional(hit: &Hit) -> bool {
 
 #[test]
 #[ignore = "needs foreign programs"]
-fn the_second_pass_sends_conditional_requests_for_all_pages() {
-    let has_changed = Arc::new(AtomicBool::new(false));
-    let origin = Origin::serve_with(Site::default(), {
-        let has_changed = Arc::clone(&has_changed);
-        move |hit| respond(hit, has_changed.load(Ordering::SeqCst))
-    });
-    let up = Server::start_up(&["--allow-private"]);
-    let seed = origin.url(0, "/c/0");
-    run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
-    let first: Vec<_> = origin.request_log().page_requests().cloned().collect();
-    assert_eq!(first.len(), PAGES as usize);
-    assert!(!first.iter().any(is_conditional), "the first pass sent validators: {first:#?}");
-
-    has_changed.store(true, Ordering::SeqCst);
-    run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
-    let requests = origin.request_log();
-    let second: Vec<_> = requests.page_requests().skip(first.len()).collect();
-    assert_eq!(second.len(), PAGES as usize);
-    assert!(second.iter().all(|hit| is_conditional(hit)), "{second:#?}");
-
-    let stored = |sql: &str| page_database::query(&up.data_dir(), sql).unwrap();
-    let count = |condition: &str| {
-        stored(&format!("select count(*) from pages where pass = 2 and {condition}")).remove(0)
-    };
-    assert_eq!(count("outcome = 'done'"), PAGES.to_string());
-    assert_eq!(count("status = 304 and title like 'Page %'"), (PAGES - 1).to_string());
-    assert_eq!(count(&format!("status = 200 and title = 'Changed {CHANGED_PAGE}'")), "1");
-    let same = "select count(*) from pages a join pages b using (url)
-        where a.pass = 1 and b.pass = 2 and a.hash = b.hash and a.link_urls = b.link_urls";
-    assert_eq!(stored(same), [(PAGES - 1).to_string()]);
-
-    // The third pass sends the validators of the 304 responses.
-    run_tidings(up.folder.path(), &["crawl", &seed]).expect_code(0);
-    let unchanged = "select count(*) from pages where pass = 3 and status = 304";
-    assert_eq!(stored(unchanged), [PAGES.to_string()]);
-}
-
-#[test]
-#[ignore = "needs foreign programs"]
 fn a_repeated_crawl_downloads_only_changed_pages() {
     let has_changed = Arc::new(AtomicBool::new(false));
     let origin = Origin::serve_with(Site::default(), {
@@ -117,6 +78,18 @@ fn a_repeated_crawl_downloads_only_changed_pages() {
     let read = PAGES + 1;
     assert_eq!(stored(statuses), [format!("200|{read}"), format!("304|{}", PAGES - 1)]);
     assert_eq!(stored("select count(distinct hash) from pages"), [read.to_string()]);
+    // An unchanged page is stored as it was before.
+    let same = "select count(*) from pages a join pages b using (url, title, hash, link_urls)
+        where a.status = 200 and b.status = 304 and title like 'Page %'";
+    assert_eq!(stored(same), [(PAGES - 1).to_string()]);
+    let changed = format!("select count(*) from pages where title = 'Changed {CHANGED_PAGE}'");
+    assert_eq!(stored(&changed), ["1"]);
+    // The next one sends the validators of the 304 responses.
+    assert_eq!(crawl(&[]), (all, all));
+    assert_eq!(
+        stored("select count(*) from pages where status = 304"),
+        [(2 * PAGES - 1).to_string()]
+    );
     assert_eq!(crawl(&["--max-pages", "3"]), (3, 3), "a limited crawl of the same pages");
 
     // A crawl that refetches everything, or that needs other links than the stored ones, sends no

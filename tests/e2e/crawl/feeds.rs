@@ -12,7 +12,9 @@ use tempfile::TempDir;
 
 use crate::support::line_connection::{LineConnection, value};
 use crate::support::origin::{Origin, Site, full_response};
-use crate::support::process::{Process, Server, run_at, run_json_at, run_tidings, tidings_command};
+use crate::support::process::{
+    Process, Server, probe_json, run_at, run_json_at, run_tidings, tidings_command,
+};
 use crate::support::wait::wait_until;
 
 /// A line of a table.
@@ -43,20 +45,6 @@ impl FeedCase {
             "base": self.0["base"],
         })
     }
-}
-
-/// The responses of `tidings probe` to these cases.
-#[track_caller]
-fn probe(subcommand: &str, cases: &[FeedCase]) -> Vec<Value> {
-    let folder = TempDir::new().unwrap();
-    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", subcommand]));
-    for case in cases {
-        probe.write(format!("{}\n", case.probe_input()));
-    }
-    probe.close_stdin();
-    let responses = probe.finish().expect_code(0).stdout();
-    assert_eq!(responses.len(), cases.len());
-    responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
 /// Whether a value is as expected; a list contains all valid values.
@@ -97,7 +85,7 @@ fn check_results(table: &str, results: Vec<(String, bool, String)>) {
 fn entries_match_the_feedparser_tables() {
     let mut cases = FeedCase::all("feeds/feedparser.jsonl");
     cases.retain(|case| case.0.get("entry").is_some() || case.0.get("n").is_some());
-    let responses = probe("feed", &cases);
+    let responses = probe_json("feed", cases.iter().map(FeedCase::probe_input));
     let results = cases.iter().zip(responses).map(|(case, response)| {
         let is_right = match case.0["entry"].as_u64() {
             Some(at) => {
@@ -138,28 +126,34 @@ fn titles_match_the_feedparser_tables() {
 #[test]
 fn feeds_match_the_feed_rs_tables() {
     let cases = FeedCase::all("feeds/feed-rs.jsonl");
-    let results = cases.iter().zip(probe("feed", &cases)).map(|(case, response)| {
-        let expected = case.0["entries"].as_array().unwrap();
-        let got = response["entries"].as_array().unwrap();
-        let is_right = case.0["kind"] == response["kind"]
-            && expected.len() == got.len()
-            && expected
-                .iter()
-                .zip(got)
-                .all(|(expected, got)| entry_matches_expected(expected, got));
-        (case.file().to_owned(), is_right, response.to_string())
-    });
+    let results = cases
+        .iter()
+        .zip(probe_json("feed", cases.iter().map(FeedCase::probe_input)))
+        .map(|(case, response)| {
+            let expected = case.0["entries"].as_array().unwrap();
+            let got = response["entries"].as_array().unwrap();
+            let is_right = case.0["kind"] == response["kind"]
+                && expected.len() == got.len()
+                && expected
+                    .iter()
+                    .zip(got)
+                    .all(|(expected, got)| entry_matches_expected(expected, got));
+            (case.file().to_owned(), is_right, response.to_string())
+        });
     check_results("feed-rs", results.collect());
 }
 
 #[test]
 fn sitemaps_match_the_scrapy_and_trafilatura_tables() {
     let cases = FeedCase::all("sitemaps/sitemaps.jsonl");
-    let results = cases.iter().zip(probe("sitemap", &cases)).map(|(case, response)| {
-        let is_right =
-            ["kind", "n", "first", "last"].iter().all(|name| case.0[*name] == response[*name]);
-        (case.file().to_owned(), is_right, response.to_string())
-    });
+    let results = cases
+        .iter()
+        .zip(probe_json("sitemap", cases.iter().map(FeedCase::probe_input)))
+        .map(|(case, response)| {
+            let is_right =
+                ["kind", "n", "first", "last"].iter().all(|name| case.0[*name] == response[*name]);
+            (case.file().to_owned(), is_right, response.to_string())
+        });
     check_results("sitemaps", results.collect());
 }
 
@@ -192,9 +186,9 @@ fn all_urls_of_a_full_sitemap_are_queued() {
     });
     let server = Server::start_up(&["--allow-private", "--quiet"]);
     let mut client = LineConnection::connect_client(server.address);
-    assert!(client.request("JOB open full scope=any").starts_with("+OK"));
+    client.request_ok("JOB open full scope=any");
     let seed = origin.url(0, "/sitemap.xml");
-    assert!(client.request(&format!("PUB new-url {seed} job=full")).starts_with("+OK"));
+    client.request_ok(&format!("PUB new-url {seed} job=full"));
     // The seed counts as well.
     let found = format!("{}", URLS + 1);
     wait_until("all URLs to be found", || {
@@ -231,8 +225,7 @@ fn probe_fetches_a_url_from_an_allowed_address() {
         write!(peer, "{head} {}\r\n\r\n{body}", body.len()).unwrap();
     });
     let folder = TempDir::new().unwrap();
-    let rejected = run_tidings(folder.path(), &["probe", "feed", &url]).expect_code(1);
-    assert!(rejected.stderr().contains("127.0.0.1"), "{rejected:?}");
+    run_tidings(folder.path(), &["probe", "feed", &url]).expect_code(1).expect_stderr("127.0.0.1");
     let temporary = TempDir::new().unwrap();
     let mut probe = tidings_command(folder.path(), ["probe", "feed", &url, "--allow-private"]);
     probe.env("TMPDIR", temporary.path());

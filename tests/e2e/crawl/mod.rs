@@ -25,7 +25,6 @@ mod rendering_auto;
 mod replay;
 mod robots;
 mod scope;
-mod sessions;
 mod signed_requests;
 mod sinks;
 mod site;

@@ -7,23 +7,12 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::process::{Process, run_tidings, tidings_command};
+use crate::support::process::{probe_json, run_tidings};
 
 #[track_caller]
 fn read_test_data(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(file);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// Sends the inputs one after the other and returns the responses in order.
-#[track_caller]
-fn run_probe(subcommand: &str, inputs: &[String]) -> Vec<Value> {
-    let folder = TempDir::new().unwrap();
-    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", subcommand]));
-    probe.write(inputs.join("\n"));
-    let responses = probe.finish().expect_code(0).stdout();
-    assert_eq!(responses.len(), inputs.len());
-    responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
 }
 
 /// The cases of a file of the standard's tests; its other elements are comments. Escaped surrogates
@@ -77,7 +66,7 @@ fn urls_are_parsed_as_the_standard_requires() {
     let inputs: Vec<_> =
         cases.iter().map(|case| probe_input(&case["input"], &case["base"])).collect();
     let (mut file_urls, mut ascii_hosts) = (0, 0);
-    for (case, response) in cases.iter().zip(run_probe("url", &inputs)) {
+    for (case, response) in cases.iter().zip(probe_json("url", &inputs)) {
         let expected = &case["href"];
         if case["failure"] == true && is_ascii_host(&response) {
             ascii_hosts += 1;
@@ -115,7 +104,7 @@ fn hosts_become_ascii_as_the_standard_requires() {
     let url = |case: &Value| format!("https://{}/x", case["input"].as_str().unwrap());
     let inputs: Vec<_> =
         cases.iter().map(|case| probe_input(&url(case).into(), &Value::Null)).collect();
-    for (case, response) in cases.iter().zip(run_probe("url", &inputs)) {
+    for (case, response) in cases.iter().zip(probe_json("url", &inputs)) {
         // These inputs are in lower case.
         let is_newer = case["output"].is_null() && is_ascii_host(&response);
         let host = if is_newer { &case["input"] } else { &case["output"] };
@@ -142,7 +131,7 @@ fn domains_follow_the_public_suffix_list() {
     // The domains as hosts, because a URL has names in lower case and in Punycode.
     let domains: Vec<_> = pairs.iter().map(|(_, domain)| probe_line(domain)).collect();
     for ((pair, response), domain) in
-        pairs.iter().zip(run_probe("url", &hosts)).zip(run_probe("url", &domains))
+        pairs.iter().zip(probe_json("url", &hosts)).zip(probe_json("url", &domains))
     {
         let expected = if pair.1 == "null" { &Value::Null } else { &domain["host"] };
         assert_eq!(response["domain"], *expected, "{pair:?}: {response}");
@@ -150,7 +139,7 @@ fn domains_follow_the_public_suffix_list() {
     let without =
         ["http://127.0.0.1/", "http://[::1]/", "http://localhost/", "mailto:a@example.org"];
     let inputs = without.map(|url| probe_input(&url.into(), &Value::Null));
-    for response in run_probe("url", &inputs) {
+    for response in probe_json("url", &inputs) {
         assert_eq!(response["domain"], Value::Null, "{response}");
     }
 }
@@ -162,44 +151,14 @@ fn special_addresses_are_forbidden_but_their_neighbours_are_not() {
         table.lines().skip(1).map(|line| line.splitn(3, ',').collect()).collect();
     assert_eq!(rows.len(), 126);
     let inputs: Vec<_> = rows.iter().map(|row| json!({ "address": row[0] }).to_string()).collect();
-    for (row, response) in rows.iter().zip(run_probe("address", &inputs)) {
+    for (row, response) in rows.iter().zip(probe_json("address", &inputs)) {
         assert_eq!(response["forbidden"], row[1] == "yes", "{row:?}: {response}");
         assert_eq!(response["why"].is_string(), row[1] == "yes", "{row:?}: {response}");
     }
     for response in
-        run_probe("address", &[r#"{"address":"localhost"}"#, r#"{"address":7}"#].map(str::to_owned))
+        probe_json("address", [r#"{"address":"localhost"}"#, r#"{"address":7}"#].map(str::to_owned))
     {
         assert!(response["error"].is_string(), "{response}");
-    }
-}
-
-// PROTOCOL: U1
-#[test]
-fn keys_are_equal_for_equal_pages() {
-    let probe_line =
-        |input: &str| json!({ "input": input, "base": "http://example.org/a/" }).to_string();
-    for (one, other) in [
-        ("/%70/3", "/p/3"),
-        ("b?utm_source=x#c", "http://EXAMPLE.org:80/a/b"),
-        ("b?c=1&fbclid=2", "b?c=1"),
-        ("%C3%A4", "%c3%a4"),
-        ("ä", "%c3%a4"),
-        ("///example.org./b;jsessionid=1", "/b"),
-    ] {
-        let responses = run_probe("url", &[probe_line(one), probe_line(other)]);
-        assert_eq!(responses[0]["key"], responses[1]["key"], "{one} {other}");
-        assert!(responses[0]["key"].is_string());
-    }
-    for (one, other) in [
-        ("b?", "b"),
-        ("b?c=1&d=2", "b?d=2&c=1"),
-        ("B", "b"),
-        ("b/", "b"),
-        ("%2F", "/"),
-        ("%2541", "%41"),
-    ] {
-        let responses = run_probe("url", &[probe_line(one), probe_line(other)]);
-        assert_ne!(responses[0]["key"], responses[1]["key"], "{one} {other}");
     }
 }
 
@@ -231,8 +190,9 @@ fn probe_prints_one_line_per_field() {
         run_probe_command(&["probe", "url", "mailto:a@example.org"])[1..],
         ["key     none: only http and https URLs can be fetched", "host    none", "domain  none"]
     );
-    let stderr = run_tidings(folder.path(), &["probe", "url", "a b"]).expect_code(1).stderr();
-    assert!(stderr.contains("a b: not a URL"), "{stderr}");
+    run_tidings(folder.path(), &["probe", "url", "a b"])
+        .expect_code(1)
+        .expect_stderr("a b: not a URL");
     assert_eq!(
         run_probe_command(&["probe", "address", "0x7f.1"]),
         ["127.0.0.1 is a loopback address: refused"]

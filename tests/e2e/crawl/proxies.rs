@@ -160,12 +160,10 @@ fn hub_requests_go_through_http_and_socks_proxies() {
         });
         let feed = format!("http://blog.example/{scheme}");
         let mut client = LineConnection::connect_client(server.address);
-        assert!(client.request("GROUP create crawlers").starts_with("+OK"));
-        assert!(
-            client.request(&format!("PUB new-url {feed} every=1h feed=10m-1d")).starts_with("+OK")
-        );
+        client.request_ok("GROUP create crawlers");
+        client.request_ok(&format!("PUB new-url {feed} every=1h feed=10m-1d"));
         let found = format!("PUB hub-found {feed} hub=https://localhost:{tls_port}/202/hub");
-        assert!(client.request(&found).starts_with("+OK"));
+        client.request_ok(&found);
         let form = FormFields::parse(&hub.first_requests(n + 1)[n]);
         assert_eq!((form.get("hub.mode"), form.get("hub.topic")), ("subscribe", feed.as_str()));
         // A tunnel, so the proxy sees only encrypted bytes.

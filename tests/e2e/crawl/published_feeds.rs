@@ -24,7 +24,8 @@ fn published_feeds_are_fetched_next_and_once_in_the_running_pass() {
         response_delay: Duration::from_millis(40),
         ..Site::default()
     });
-    let server = Server::start_up(&["--allow-private", "--credit", &CREDIT.to_string(), "--quiet"]);
+    let server =
+        Server::start_up(&["--allow-private", "--concurrency", &CREDIT.to_string(), "--quiet"]);
     let seeds = origin.seed_urls();
     let mut arguments = vec!["crawl", "--depth", "0", "--quiet"];
     arguments.extend(seeds.iter().map(String::as_str));
@@ -40,9 +41,12 @@ fn published_feeds_are_fetched_next_and_once_in_the_running_pass() {
     let not_requested = (0..FEEDS).filter(|feed| !requested.contains(&Site::host(*feed)));
     let published: Vec<_> = not_requested.take(PUBLISHED_FEEDS).collect();
     let lines: String = published.iter().map(|feed| origin.url(*feed, "/p/0") + "\n").collect();
-    let response = run_nc(server.address, lines);
+    let response = run_nc(server.address, lines + "behind them\n");
     let hits_before = origin.request_count();
     assert_eq!(response.last().map(String::as_str), Some(FAREWELL), "{response:?}");
+    wait_until("the group has taken them", || {
+        (run_json_at(&server, &["group", "show"])[0]["unkeyed"] == 1).then_some(())
+    });
     run_at(&server, &["group", "resume"]).expect_code(0);
     pass.finish().expect_code(0);
 

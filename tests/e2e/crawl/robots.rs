@@ -1,30 +1,14 @@
-//! robots.txt: the test tables of other parsers through the real binary, and the robots cache of
-//! the crawler.
+//! robots.txt: the test tables of other parsers through the real binary.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use rusqlite::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::nc::run_nc;
-use crate::support::origin::{Origin, Site, full_response};
-use crate::support::page_database;
-use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
-use crate::support::wait::wait_until;
-
-/// Sends all inputs to `tidings probe robots`.
-#[track_caller]
-fn probe_robots(inputs: &[Value]) -> Vec<Value> {
-    let folder = TempDir::new().unwrap();
-    let mut process = Process::start(&mut tidings_command(folder.path(), ["probe", "robots"]));
-    let lines = inputs.iter().map(|input| format!("{input}\n")).collect::<Vec<_>>().concat();
-    process.write(lines);
-    let responses = process.finish().expect_code(0).stdout();
-    responses.iter().map(|response| serde_json::from_str(response).unwrap()).collect()
-}
+use crate::support::origin::{Origin, Site};
+use crate::support::process::{probe_json, run_tidings};
 
 /// A case of a table with its expected result.
 struct RobotsCase {
@@ -78,7 +62,7 @@ fn matches_expected(case: &RobotsCase, response: &Value) -> bool {
 fn robots_rules_match_the_tables_of_other_parsers() {
     let cases = read_cases();
     let inputs: Vec<_> = cases.iter().map(|case| case.probe_input.clone()).collect();
-    let responses = probe_robots(&inputs);
+    let responses = probe_json("robots", &inputs);
     assert_eq!(responses.len(), cases.len());
     let mut failures: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut counts: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
@@ -178,58 +162,4 @@ fn probe_robots_names_the_file_and_the_deciding_line() {
         "{rejected:?}"
     );
     run_tidings(folder.path(), &["probe", "robots", "nonsense"]).expect_code(2);
-}
-
-/// Whether `crawler.db` contains the robots.txt of this origin.
-fn is_robots_cached(data: &Path, origin: &Origin) -> Option<()> {
-    let sql = "SELECT count(*) FROM state WHERE kind = 'robots' AND key = ?1";
-    let key = format!("tidings {}", origin.url(0, ""));
-    let database = Connection::open(data.join("crawler.db")).ok()?;
-    let count: i64 = database.query_row(sql, [key], |row| row.get(0)).ok()?;
-    (count == 1).then_some(())
-}
-
-#[test]
-#[ignore = "needs foreign programs"]
-fn a_killed_crawler_keeps_its_robots_cache() {
-    let site =
-        Site { pages: 3, robots: Some("User-agent: *\nDisallow: /p/1\n"), ..Site::default() };
-    let origin = Origin::serve(site);
-    let robots_requests =
-        || origin.request_log().0.iter().filter(|hit| hit.path == "/robots.txt").count();
-    let up = Server::start_up(&["--allow-private"]);
-    let data = up.data_dir();
-    run_nc(up.address, origin.url(0, "/p/0"));
-    page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 1);
-    wait_until("robots.txt to be cached on the disk", || is_robots_cached(&data, &origin));
-    let up = up.restart("KILL", &["up", "--allow-private"]);
-    run_nc(up.address, format!("{}\n{}", origin.url(0, "/p/1"), origin.url(0, "/p/2")));
-    page_database::wait_for_rows(&data, "select url from pages where outcome = 'done'", 2);
-    page_database::wait_for_rows(&data, "select url from pages where outcome = 'robots'", 1);
-    assert_eq!(robots_requests(), 1);
-    assert!(!origin.request_log().paths().contains(&"/p/1"));
-    // Another user agent is another crawler to the site.
-    let up = up.restart("TERM", &["up", "--allow-private", "--agent", "other/1"]);
-    run_nc(up.address, origin.url(0, "/p/0?again"));
-    page_database::wait_for_rows(&data, "select url from pages", 4);
-    assert_eq!(robots_requests(), 2);
-}
-
-#[test]
-#[ignore = "needs foreign programs"]
-fn an_unavailable_robots_txt_is_not_requested_for_every_page() {
-    const PAGES: usize = 40;
-    let origin = Origin::serve_with(Site::default(), |hit| {
-        (hit.path == "/robots.txt").then(|| full_response("503 Service Unavailable", "", ""))
-    });
-    let up = Server::start_up(&["--allow-private"]);
-    run_at(&up, &["group", "set", "crawlers", "max-attempts=1"]).expect_code(0);
-    let urls: Vec<_> = (0..PAGES).map(|page| origin.url(0, &format!("/p/{page}"))).collect();
-    run_nc(up.address, urls.join("\n"));
-    let sql = "select url from pages where outcome = 'failed' and reason = 'try-later'";
-    page_database::wait_for_rows(&up.data_dir(), sql, PAGES);
-    let requests = origin.request_log();
-    assert!(requests.paths().is_empty(), "{requests:?}");
-    // The crawler retries after some time, which may pass on a busy machine.
-    assert!(requests.0.len() < PAGES / 2, "requested {} times", requests.0.len());
 }

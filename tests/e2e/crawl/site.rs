@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::line_connection::LineConnection;
-use crate::support::origin::{BAD_PATHS, Origin, OriginResponse, Site, full_response};
+use crate::support::origin::{Origin, OriginResponse, Site, full_response};
 use crate::support::page_database;
-use crate::support::ports::free_address;
 use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 
@@ -52,42 +51,38 @@ fn a_whole_site_is_fetched_once_and_stored() {
 }
 
 #[test]
-fn a_job_crawls_many_hosts_politely() {
-    let site = Site {
-        hosts: 30,
-        pages: 4,
-        robots: Some("User-agent: *\nDisallow: /private/\n"),
-        links_across_hosts: true,
-        response_delay: Duration::from_millis(20),
-    };
-    let origin = Origin::serve(site);
-    let seed = origin.url(0, "/p/0");
-    let (_folder, finished) = crawl_site(&[&seed, "--scope", "any", "--delay", "50ms"]);
-    finished.expect_code(0);
-    let requests = origin.request_log();
-    requests.expect_no_duplicates();
-    requests.expect_none_under("/private/");
-    requests.expect_polite(Duration::from_millis(50));
-    assert_eq!(requests.paths().len(), 30 * 4);
-}
-
-#[test]
-fn depth_counts_links_from_the_seed() {
-    let origin = Origin::serve(Site { pages: 31, robots: Some(FORBID_PRIVATE), ..Site::default() });
-    let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0"), "--depth", "2"]);
-    finished.expect_code(0);
-    let mut paths: Vec<_> = origin.request_log().paths().into_iter().map(str::to_owned).collect();
-    paths.sort();
-    assert_eq!(paths, ["/p/0", "/p/1", "/p/2", "/p/3", "/p/4", "/p/5", "/p/6"]);
-}
-
-#[test]
-fn depth_zero_fetches_only_the_seeds() {
-    let origin = Origin::serve(Site { pages: 9, ..Site::default() });
-    let (_folder, finished) =
-        crawl_site(&[&origin.url(0, "/p/0"), &origin.url(0, "/p/5"), "--depth", "0"]);
-    finished.expect_code(0);
-    assert_eq!(origin.request_log().paths().len(), 2);
+fn depth_scope_and_patterns_select_the_pages_of_a_crawl() {
+    let site = Site { hosts: 3, pages: 31, links_across_hosts: true, ..Site::default() };
+    let all: Vec<_> = (0..31).collect();
+    // The last column: whether the pages below /private/, to which each page links, belong to it.
+    for (seeds, flags, expected, is_private_in) in [
+        (&[0][..], &["--depth", "2"][..], &[0, 1, 2, 3, 4, 5, 6][..], true),
+        (&[0, 5], &["--depth", "0"], &[0, 5], false),
+        // The default scope is the host: the first page also links to another one.
+        (&[0], &[], &all, true),
+        (&[0], &["--scope", "prefix"], &all, false),
+        // Of 2 and 9, all pages below are missing, too. Seeds are not filtered.
+        (
+            &[0, 1],
+            &["--include", "/p/", "--exclude", "*/2$", "--exclude", "/p/9,/p/1$"],
+            &[0, 1, 3, 4, 7, 8, 10, 15, 16, 17, 18, 21, 22],
+            false,
+        ),
+    ] {
+        let origin = Origin::serve(site.clone());
+        let seeds: Vec<_> = seeds.iter().map(|page| origin.url(0, &format!("/p/{page}"))).collect();
+        let seeds: Vec<_> = seeds.iter().map(|seed| &**seed).collect();
+        let (_folder, finished) = crawl_site(&[&seeds, flags].concat());
+        finished.expect_code(0);
+        let log = origin.request_log();
+        let mut pages = log.distinct_pages();
+        let count = pages.len();
+        pages.retain(|(_, path)| !path.starts_with("/private/"));
+        assert_eq!(count > pages.len(), is_private_in, "{flags:?}");
+        let expected: Vec<_> = expected.iter().map(|page| format!("/p/{page}")).collect();
+        let expected = expected.iter().map(|path| (Site::host(0), &**path));
+        assert_eq!(pages, expected.collect(), "{flags:?}");
+    }
 }
 
 #[test]
@@ -102,32 +97,6 @@ fn max_pages_is_an_exact_limit() {
         query_pages(folder.path(), "select count(*) from pages where outcome = 'done'"),
         ["25"]
     );
-}
-
-#[test]
-fn the_default_scope_is_the_host() {
-    let origin = Origin::serve(Site {
-        hosts: 3,
-        pages: 3,
-        links_across_hosts: true,
-        robots: Some(FORBID_PRIVATE),
-        ..Site::default()
-    });
-    let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0")]);
-    finished.expect_code(0);
-    let requests = origin.request_log();
-    assert!(requests.0.iter().all(|hit| hit.host == Site::host(0)), "{requests:?}");
-    assert_eq!(requests.paths().len(), 3);
-}
-
-#[test]
-fn a_prefix_scope_stays_below_the_seeds_path() {
-    let origin = Origin::serve(Site { pages: 5, ..Site::default() });
-    let (_folder, finished) = crawl_site(&[&origin.url(0, "/p/0"), "--scope", "prefix"]);
-    finished.expect_code(0);
-    let requests = origin.request_log();
-    requests.expect_none_under("/private/");
-    assert_eq!(requests.paths().len(), 5);
 }
 
 #[test]
@@ -191,52 +160,11 @@ fn a_failed_page_exits_with_code_1() {
 
 #[test]
 #[ignore = "needs foreign programs"]
-fn bad_responses_fail_only_their_page_at_a_bounded_cost() {
-    let origin = Origin::serve(Site { pages: 1, ..Site::default() });
-    let up = Server::start_up(&["--allow-private=127.0.0.0/8", "--timeout", "1s"]);
-    let crawl = run_tidings(
-        up.folder.path(),
-        &["crawl", &origin.url(0, "/bad/"), "--broker", &up.address_text(), "--depth", "1"],
-    );
-    crawl.expect_code(1);
-    let sql = "select distinct url from pages where outcome = 'failed' and error is not null";
-    let failed = query_pages(up.folder.path(), sql);
-    // Redirects and the empty page have not failed; the targets of redirects may have.
-    let fine = ["nowhere", "elsewhere", "empty"];
-    for path in BAD_PATHS.iter().filter(|path| !fine.contains(path)) {
-        let url = origin.url(0, &format!("/bad/{path}"));
-        assert!(failed.contains(&url), "{path} is not among {failed:#?}");
-    }
-    let empty = format!("select outcome from pages where url = '{}'", origin.url(0, "/bad/empty"));
-    assert_eq!(query_pages(up.folder.path(), &empty), ["done"]);
-    origin.request_log().expect_polite(Duration::ZERO);
-    // The responses offered sixteen gigabytes.
-    let peak = up.process.peak_memory_bytes();
-    assert!(peak < 400 << 20, "{peak} bytes");
-    // The crawler still works.
-    let url = origin.url(0, "/p/0");
-    LineConnection::connect_peer(up.address).send(format!("{url}\n"));
-    assert!(up.process.wait_for_line_with(&format!("{url} ")).contains("200"));
-}
-
-#[test]
-#[ignore = "needs foreign programs"]
-fn an_unreachable_host_fails_only_its_page() {
-    let free = free_address();
-    let (folder, finished) = crawl_site(&[&format!("http://{free}/")]);
-    finished.expect_code(1);
-    // The group has given up the host. The page keeps the result of its last attempt.
-    let failed = query_pages(folder.path(), "select distinct outcome, error is null from pages");
-    assert_eq!(failed, ["retry|0"]);
-}
-
-#[test]
-#[ignore = "needs foreign programs"]
 fn a_running_up_takes_the_job_and_publishes_job_done_once() {
     let origin = Origin::serve(Site { pages: 15, robots: Some(FORBID_PRIVATE), ..Site::default() });
     let up = Server::start_up(&["--allow-private"]);
     let mut done = LineConnection::connect_client(up.address);
-    assert!(done.request("SUB job-done from=first").starts_with("+OK"));
+    done.request_ok("SUB job-done from=first");
     let seed = origin.url(0, "/p/0");
     for pass in 1..=2 {
         // Without --broker and --data, the same folder is enough.
@@ -277,8 +205,7 @@ fn an_interrupted_crawl_exits_with_code_130() {
         tidings_command(folder.path(), ["crawl", "--allow-private", &origin.url(0, "/p/0")]);
     let crawl = Process::start(&mut { crawl });
     origin.wait_for_hits(10);
-    let output = crawl.signal_and_finish("INT").expect_code(130);
-    assert!(output.stderr().contains("interrupted"), "{}", output.stderr());
+    crawl.signal_and_finish("INT").expect_code(130).expect_stderr("interrupted");
 }
 
 #[test]
@@ -414,21 +341,6 @@ fn compressed_pages_count_decoded_and_wire_bytes() {
 }
 
 #[test]
-fn patterns_filter_links_but_not_seeds() {
-    let origin = Origin::serve(Site { pages: 15, ..Site::default() });
-    let patterns = ["--include", "/p/", "--exclude", "*/2$", "--exclude", "/p/9,/p/1$"];
-    let seeds = [origin.url(0, "/p/0"), origin.url(0, "/p/1")];
-    let (_folder, finished) = crawl_site(&[&[&*seeds[0], &*seeds[1]], &patterns[..]].concat());
-    finished.expect_code(0);
-    // Pages 5 and 6 are below 2, and 11 to 14 below those; 9 is below 4.
-    let requests = origin.request_log();
-    let mut paths: Vec<_> = requests.distinct_pages().into_iter().map(|(_, path)| path).collect();
-    paths.retain(|path| path.starts_with("/p"));
-    paths.sort_unstable();
-    assert_eq!(paths, ["/p/0", "/p/1", "/p/10", "/p/3", "/p/4", "/p/7", "/p/8"]);
-}
-
-#[test]
 fn a_header_for_one_origin_is_sent_to_no_other() {
     const SECRET: &str = "Bearer for the first alone";
     let origin = Origin::serve_with(Site { hosts: 2, pages: 3, ..Site::default() }, |hit| {
@@ -464,8 +376,9 @@ fn seeds_are_read_from_a_file_or_standard_input() {
     let arguments = ["crawl", "--allow-private", "--seeds", "seeds", "--max-per-host", "4"];
     let fourth = origin.url(3, "/p/0");
     let arguments = [&arguments[..], &[&fourth]].concat();
-    let crawled = run_tidings(folder.path(), &arguments).expect_code(0);
-    assert!(crawled.stderr().contains("seeds: skipped 1 line without a URL (7: 9"), "{crawled:?}");
+    run_tidings(folder.path(), &arguments)
+        .expect_code(0)
+        .expect_stderr("seeds: skipped 1 line without a URL (7: 9");
     let requests = origin.request_log();
     for host in 0..4 {
         let pages = requests.0.iter().filter(|hit| hit.host == Site::host(host));
@@ -484,8 +397,7 @@ fn seeds_are_read_from_a_file_or_standard_input() {
     fs::write(folder.path().join("seeds"), format!("{seeds}nonsense\n")).unwrap();
     let strict = ["crawl", "--allow-private", "--seeds", "seeds", "--strict-seeds"];
     let rejected = run_tidings(folder.path(), &strict);
-    let rejected = rejected.expect_code(2);
-    assert!(rejected.stderr().contains("seeds:4: nonsense is not a URL"), "{}", rejected.stderr());
+    rejected.expect_code(2).expect_stderr("seeds:4: nonsense is not a URL");
     assert_eq!(origin.request_log().paths().len(), 4 * 4 + 3);
 }
 

@@ -3,8 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use tempfile::TempDir;
-
 use crate::support::line_connection::{LineConnection, value};
 use crate::support::origin::{Hit, Origin, OriginResponse, Site, html_response};
 use crate::support::page_database;
@@ -70,7 +68,7 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
     let origin = Origin::serve_with(Site::default(), move |hit| respond(hit, &sessions));
     let up = Server::start_up(&["--allow-private"]);
     let mut done = LineConnection::connect_client(up.address);
-    assert!(done.request("SUB job-done from=first").starts_with("+OK"));
+    done.request_ok("SUB job-done from=first");
     let finished = run_tidings(up.folder.path(), &["crawl", &origin.url(0, "/")]).expect_code(0);
 
     let requests = origin.request_log();
@@ -106,34 +104,4 @@ fn the_crawl_of_an_endless_site_ends_with_its_archive_complete() {
     let summary = finished.stdout().pop().unwrap();
     assert!(summary.contains(&format!(", {sum} in traps")), "{summary}");
     assert_eq!(value(&done.read_line(), "trap"), sum);
-}
-
-#[test]
-#[ignore = "needs foreign programs"]
-fn trap_limits_are_configurable() {
-    let crawl = |flags: &[&str]| {
-        let sessions = AtomicU64::new(0);
-        let origin = Origin::serve_with(Site::default(), move |hit| respond(hit, &sessions));
-        let folder = TempDir::new().unwrap();
-        let seed = origin.url(0, "/");
-        let arguments = [&["crawl", "--allow-private", "--quiet", &seed], flags].concat();
-        run_tidings(folder.path(), &arguments).expect_code(0);
-        let data = folder.path().join("tidings-data");
-        let traps = "select distinct reason from pages where outcome = 'trap' order by reason";
-        (origin, page_database::query(&data, traps).unwrap())
-    };
-    let limits = ["--max-url=60", "--max-segments=8", "--max-repeats=1", "--max-alike=10"];
-    let (origin, traps) = crawl(&limits);
-    let requests = origin.request_log();
-    let count =
-        |prefix: &str| requests.page_requests().filter(|hit| hit.path.starts_with(prefix)).count();
-    assert_eq!(count("/shop/"), 1, "a URL with a session is too long");
-    assert_eq!(count("/deep/"), 7);
-    assert_eq!(count("/grow/"), 2);
-    assert_eq!((count("/archive/2"), count("/calendar/")), (10, 10));
-    for name in ["deep-path", "repeated-segments", "too-many-from-prefix", "url-too-long"] {
-        assert!(traps.iter().any(|trap| trap == name), "{name}: {traps:?}");
-    }
-    let (origin, traps) = crawl(&["--no-traps", "--max-pages=300"]);
-    assert_eq!((origin.request_log().page_requests().count(), traps), (300, Vec::new()));
 }

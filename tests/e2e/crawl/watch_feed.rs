@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::support::line_connection::{FAREWELL, value};
 use crate::support::nc::run_nc;
 use crate::support::origin::{Hit, Origin, OriginResponse, Site, full_response, html_response};
-use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
+use crate::support::process::{Server, run_at, run_json_at, start_at};
 use crate::support::wait::wait_until;
 
 /// A feed with this number of items, newest first, and their pages.
@@ -54,8 +54,7 @@ fn each_item_is_published_and_fetched_once() {
     });
     let feed = origin.url(0, "/feed");
     let server = Server::start_up(&["--allow-private"]);
-    let arguments = ["sub", "post-ready", "--from", "first", "--broker", &server.address_text()];
-    let sub = Process::start(&mut tidings_command(server.folder.path(), arguments));
+    let sub = start_at(&server, &["sub", "post-ready", "--from", "first"]);
     let bounds = ["--every", "1s", "--min", "200ms", "--max", "2s"];
     run_at(&server, &[&["watch-feed", &feed], &bounds[..]].concat()).expect_code(0);
     sub.wait_for_stdout_lines(2);
@@ -111,8 +110,7 @@ fn each_item_is_published_and_fetched_once() {
         assert_eq!(fetched(item), 1, "requests for item {item}");
     }
     // An unchanged feed is reported with what is known of it, as a page is.
-    let arguments = ["sub", "page-ready", "--from", "first", "--broker", &server.address_text()];
-    let sub = Process::start(&mut tidings_command(server.folder.path(), arguments));
+    let sub = start_at(&server, &["sub", "page-ready", "--from", "first"]);
     let unchanged = sub.wait_for_line("an unchanged feed", |line| {
         (line.starts_with(&feed) && line.contains(" status=304 ")).then(|| line.to_owned())
     });
@@ -149,19 +147,40 @@ fn a_feed_that_moves_is_watched_at_its_new_url_until_it_is_gone() {
 }
 
 #[test]
-fn a_redirected_feed_adapts_its_poll_interval() {
+fn watch_feed_says_what_is_watched_and_what_is_not() {
     let origin = Origin::serve_with(Site::default(), |hit| match &*hit.path {
-        "/moved" => Some(full_response("302 Found", "Location: /feed\r\n", "")),
+        "/page" => {
+            let head = "<link rel=alternate type=application/rss+xml href=/feed>";
+            Some(html_response(&format!("<html><head>{head}</head></html>")))
+        }
+        "/missing" => Some(full_response("404 Not Found", "", "")),
         _ => respond(hit, 1),
     });
-    let (moved, feed) = (origin.url(0, "/moved"), origin.url(0, "/feed"));
     let server = Server::start_up(&["--allow-private"]);
-    let bounds = ["--every", "1s", "--min", "200ms", "--max", "2s"];
-    run_at(&server, &[&["watch-feed", &moved], &bounds[..]].concat()).expect_code(0);
-    let schedules = || run_json_at(&server, &["group", "schedules"]);
-    wait_until("a longer interval", || (schedules()[0]["every"] == "2s").then_some(()));
-    assert_eq!(schedules().len(), 1);
-    assert_eq!(schedules()[0]["url"], moved);
-    let received = run_at(&server, &["sub", "post-ready", "--from", "first", "--count", "1"]);
-    assert_eq!(value(&received.expect_code(0).stdout()[0], "source"), feed);
+    let [page, feed, missing, other] =
+        ["/page", "/feed", "/missing", "/other"].map(|path| origin.url(0, path));
+    let half_hour = ["--every", "30m", "--min", "30m", "--max", "30m"];
+    run_at(&server, &[&["watch-feed", &feed], &half_hour[..]].concat()).expect_code(0);
+    // A page that names a watched feed changes nothing about that feed.
+    let expected = format!("{page} is a page; its feed {feed} is watched instead, every 30m now");
+    wait_until("the name of the feed", || {
+        let named = run_at(&server, &["watch-feed", &page, "--every", "20m"]).expect_code(0);
+        let is_named = named.stderr().contains(&expected);
+        assert!(!is_named || named.stdout().is_empty(), "the page is not watched: {named:?}");
+        is_named.then_some(())
+    });
+
+    let failed = run_at(&server, &["watch-feed", &missing]).expect_code(0).stderr();
+    assert!(failed.contains(&format!("{missing}: the read failed; ")), "{failed}");
+
+    // A URL that is fetched repeatedly as a page is not a feed.
+    run_at(&server, &["pub", "new-url", &format!("{other} every=1h")]).expect_code(0);
+    let schedules = || run_json_at(&server, &["group", "schedules"]).len();
+    wait_until("both feeds and the page", || (schedules() == 3).then_some(()));
+    let list = run_at(&server, &["watch-feed", "--list"]).expect_code(0).stdout().join("\n");
+    assert!(list.contains(&feed) && list.contains(&missing) && !list.contains(&other), "{list}");
+    let refused = run_at(&server, &["watch-feed", "--stop", &other, &feed]).expect_code(1);
+    assert!(refused.stderr().contains(&format!("{other} is not watched")), "{refused:?}");
+    assert_eq!(refused.stdout(), [format!("{feed} is no longer watched")]);
+    wait_until("the end of the feed", || (schedules() == 2).then_some(()));
 }

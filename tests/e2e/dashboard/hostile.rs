@@ -16,12 +16,6 @@ const WORD: &str = "<img/src=x/onerror=alert(1)>'\"\u{202e}\u{200b}";
 /// The word as a terminal shows it.
 const SHOWN: &str = r#"<img/src=x/onerror=alert(1)>'"\u{202e}\u{200b}"#;
 
-#[track_caller]
-fn expect_ok(connection: &mut LineConnection, command: &str) {
-    let answer = connection.request(command);
-    assert!(answer.starts_with("+OK"), "{command}: {answer}");
-}
-
 #[test]
 #[ignore = "needs foreign programs"]
 fn what_peers_wrote_is_shown_as_text() {
@@ -50,31 +44,28 @@ fn what_peers_wrote_is_shown_as_text() {
     run_at(&server, &["group", "set", "crawlers", "delay=0"]).expect_code(0);
     let mut client = LineConnection::connect_client(server.address);
     let mut worker = LineConnection::connect_client(server.address);
-    expect_ok(&mut worker, &format!("HELLO name={WORD}"));
-    expect_ok(&mut worker, "JOIN crawlers credit=1");
+    worker.request_ok(&format!("HELLO name={WORD}"));
+    worker.request_ok("JOIN crawlers credit=1");
     let settings = format!("exclude=/{WORD} callback=http://a.example/{WORD}");
-    expect_ok(&mut client, &format!("JOB open probe {settings}"));
+    client.request_ok(&format!("JOB open probe {settings}"));
     for url in [
         "javascript:alert(5)//http://a.example/",
         "data:text/html,<script>alert(6)</script>",
         &format!("JavaScript:%0a{WORD}"),
         &format!("http://a.example/{long}"),
     ] {
-        expect_ok(&mut client, &format!("PUB new-url {url}"));
+        client.request_ok(&format!("PUB new-url {url}"));
     }
-    expect_ok(&mut client, &format!("PUB new-url http://a.example/?{WORD} job=probe"));
+    client.request_ok(&format!("PUB new-url http://a.example/?{WORD} job=probe"));
     let task = worker.read_line();
     let id = task.split(' ').nth(1).unwrap();
-    expect_ok(&mut worker, &format!("NACK {id} retry=no reason={WORD} error={WORD}"));
-    expect_ok(
-        &mut client,
-        &format!("PUB new-url http://a.example/?{WORD}{} every=2h", &long[..8_000]),
-    );
+    worker.request_ok(&format!("NACK {id} retry=no reason={WORD} error={WORD}"));
+    client.request_ok(&format!("PUB new-url http://a.example/?{WORD}{} every=2h", &long[..8_000]));
     worker.read_line();
-    expect_ok(&mut client, "GROUP create tenants topics=tenant key=attr:name");
-    expect_ok(&mut client, &format!("PUB tenant http://a.example/{WORD} name={WORD}"));
+    client.request_ok("GROUP create tenants topics=tenant key=attr:name");
+    client.request_ok(&format!("PUB tenant http://a.example/{WORD} name={WORD}"));
     let note = format!("GROUP rule crawlers key=b.example block=yes note={WORD}");
-    expect_ok(&mut client, &note);
+    client.request_ok(&note);
 
     let address = format!("{}/", http.base_url);
     let shown = Script::start("hostile", &[&address, WORD, SHOWN]).finish();

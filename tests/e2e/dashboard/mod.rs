@@ -3,6 +3,7 @@
 
 mod actions;
 mod away;
+mod browsers;
 mod crawl;
 mod drain;
 mod hidden;

@@ -57,7 +57,7 @@ fn a_client_certificate_does_not_let_other_sites_in() {
     let server = Server::start_in(folder, &[&["broker"], flags.as_flattened()].concat(), |_| ());
     let at = format!("{}/", HttpClient::new(&server).base_url);
     let (cert, key) = (file("alice", "pem"), file("alice", "key"));
-    let identity = ["--ca", &ca, "--cert", &cert, "--key", &key];
+    let identity = ["--ca", &ca, "--cert", &cert, "--cert-key", &key];
     let publish = [&["pub", "log", "secret", "--broker", &server.address_text()], &identity[..]];
     run_tidings(server.folder.path(), &publish.concat()).expect_code(0);
     let before = topics(&server, &identity);

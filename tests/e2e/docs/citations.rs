@@ -1,4 +1,4 @@
-//! Checks that tests cite every numbered sentence of protocol/PROTOCOL.md, without running them.
+//! Checks that tests cite every numbered sentence of the specification, without running them.
 //!
 //! A test that fails when a sentence is broken has a line `// PROTOCOL: S3, S5` directly above its
 //! attributes. Other code cites sentences as `[S3]`.
@@ -67,9 +67,9 @@ fn citations_are_valid_only_above_tests() {
 
 /// The names of all numbered sentences, such as `S3`. Each name must be unique.
 fn sentences() -> BTreeSet<String> {
-    let text = read_source(&repository().join("protocol/PROTOCOL.md"));
     let mut sentences = BTreeSet::new();
-    let names = text.lines().filter_map(|line| line.strip_prefix("- [")?.split_once("] "));
+    let names = tidings_protocol::SPECIFICATION.lines();
+    let names = names.filter_map(|line| line.strip_prefix("- [")?.split_once("] "));
     for (name, _) in names.filter(|(name, _)| is_sentence_name(name)) {
         assert!(sentences.insert(name.to_owned()), "two sentences are called [{name}]");
     }

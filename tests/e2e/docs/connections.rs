@@ -18,6 +18,8 @@ const CALLS: [(&[&str], &[&str]); 3] = [
             "src/commands/dashboard.rs",
             // To the ZeroMQ endpoint that the operator named.
             "connectors/src/zmq/reachability.rs",
+            // The address that the broker of this folder wrote, and sends nothing.
+            "src/flags/address.rs",
             // Addresses of servers that have answered, so the guard has let them pass.
             "subscriber/src/worker/network.rs",
             // Binds the address of a proxy that never answers, and connects to nothing.

@@ -1,4 +1,4 @@
-//! Runs the examples of every page: README.md, protocol/PROTOCOL.md and all Markdown files below
+//! Runs the examples of every page: README.md and all Markdown files below
 //! docs/.
 //!
 //! A block with `C:` and `B:` lines is a session with a fresh broker. A block with `$ ` lines runs
@@ -41,10 +41,13 @@ pub(crate) struct CodeBlock {
     pub(crate) preceding_line: String,
 }
 
+/// The folder of the specification.
+pub(crate) const SPECIFICATION: &str = "docs/protocol/";
+
 /// The pages of the manual, as paths in the repository.
 pub(crate) fn pages() -> Vec<String> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut pages = vec!["README.md".to_owned(), "protocol/PROTOCOL.md".to_owned()];
+    let mut pages = vec!["README.md".to_owned()];
     let mut open = vec![repository.join("docs")];
     while let Some(path) = open.pop() {
         if path.is_dir() {
@@ -88,10 +91,12 @@ pub(crate) fn code_blocks(file: &str) -> Vec<CodeBlock> {
 #[test]
 fn every_session_of_the_specification_runs_as_shown() {
     let mut sessions = 0;
-    for block in code_blocks("protocol/PROTOCOL.md") {
-        if block.lines.iter().any(|line| line.starts_with("C: ") || line.starts_with("B: ")) {
-            run_session(&block);
-            sessions += 1;
+    for page in pages().iter().filter(|page| page.starts_with(SPECIFICATION)) {
+        for block in code_blocks(page) {
+            if block.lines.iter().any(|line| line.starts_with("C: ") || line.starts_with("B: ")) {
+                run_session(page, &block);
+                sessions += 1;
+            }
         }
     }
     assert!(sessions >= 6, "{sessions} sessions found");
@@ -118,7 +123,7 @@ fn every_shell_example_runs_as_shown() {
 /// Runs the shell examples of a page and returns their number.
 fn run_page(page: &str) -> usize {
     let mut shell = PageShell::start();
-    if page.starts_with("protocol") {
+    if page.starts_with(SPECIFICATION) {
         // A reader of the specification already has a broker.
         shell.run(page, "tidings broker &", &["listening on 127.0.0.1:12345".to_owned()]);
     }
@@ -424,14 +429,14 @@ impl PageShell {
 }
 
 /// Runs one session, after preparing the events, jobs and memberships that it requires.
-fn run_session(block: &CodeBlock) {
+fn run_session(page: &str, block: &CodeBlock) {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
     prepare_session(&server, &mut client, &block.lines.join("\n"));
     let mut ids = BTreeMap::new();
     let mut commands = String::new();
     for (number, line) in (block.first_line..).zip(&block.lines) {
-        let location = format!("PROTOCOL.md:{number}");
+        let location = format!("{page}:{number}");
         if let Some(command) = line.strip_prefix("C: ") {
             let words: Vec<_> =
                 command.split(' ').map(|word| ids.get(word).map_or(word, String::as_str)).collect();
@@ -461,8 +466,7 @@ fn prepare_session(server: &Server, client: &mut LineConnection, block: &str) {
     let mut other = LineConnection::connect_client(server.address);
     let mut setup = |commands: &[&str]| {
         for command in commands {
-            let response = other.request(command);
-            assert!(response.starts_with("+OK"), "{command}: {response}");
+            other.request_ok(command);
         }
     };
     if block.contains("B: MSG new-url ") {
@@ -475,7 +479,7 @@ fn prepare_session(server: &Server, client: &mut LineConnection, block: &str) {
         } else {
             setup(&["PUB new-url http://example.org/old"]);
         }
-        assert!(client.request("JOIN crawlers credit=1").starts_with("+OK"));
+        client.request_ok("JOIN crawlers credit=1");
     }
 }
 

@@ -1,12 +1,11 @@
 //! Hosts are blocked while they are crawled, and brokers and crawlers are killed meanwhile. From the
 //! answer to a block on, the origin has no request of the host, and with `*.` none of a name below
-//! it, robots.txt included. The other hosts are crawled completely, and at their full rate.
+//! it, robots.txt included. The other hosts are crawled completely.
 //!
 //! A printed seed decides the blocks and kills; what they interrupt depends on the machine.
 //! `TIDINGS_BLOCK_SEED` sets the seed, and `TIDINGS_BLOCK_KILLS` the number of kills.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use tempfile::TempDir;
 use crate::support::line_connection::{LineConnection, value};
 use crate::support::named_hosts::NamedHosts;
 use crate::support::origin::{Hit, Origin, Site};
-use crate::support::process::{Process, Server, tidings_command};
+use crate::support::process::{Process, Server};
 use crate::support::seed::{number_from_env, seed_from_env};
 use crate::support::wait::wait_until;
 
@@ -44,83 +43,6 @@ fn a_blocked_host_gets_no_request_over_kills() {
         crawl.block_with_kill();
     }
     crawl.finish();
-}
-
-/// The pauses between two requests of a free host are compared, because the delay of the group
-/// decides them: half of the hosts are blocked and unblocked in turns, so that the load of the
-/// machine is the same with and without blocks.
-#[test]
-fn other_hosts_keep_their_rate_while_hosts_are_blocked() {
-    const ROUNDS: usize = 12;
-    /// Requests to free hosts in each half of a round.
-    const REQUESTS: usize = 48;
-    const HOSTS: u16 = 12;
-    let is_free = |host: Ipv4Addr| (HOSTS / 2..HOSTS).any(|free| Site::host(free) == host);
-    let origin = Origin::serve(Site { hosts: HOSTS, pages: 500, ..Site::default() });
-    let server = Server::start_broker();
-    let mut client = LineConnection::connect_client(server.address);
-    let seeds = origin.seed_urls().into_iter().map(|url| format!("JOB add site url={url}"));
-    let job =
-        ["GROUP create crawlers delay=10ms".to_owned(), "JOB open site scope=host".to_owned()];
-    let blocks = |verb: &str, setting: &str| {
-        let key = |host| format!("GROUP {verb} crawlers key={}{setting}", Site::host(host));
-        (0..HOSTS / 2).map(key).collect::<Vec<_>>()
-    };
-    let mut request_all = |commands: Vec<String>| {
-        for command in commands {
-            let answer = client.request(&command);
-            assert!(answer.starts_with("+OK"), "{command}: {answer}");
-        }
-    };
-    request_all(job.into_iter().chain(seeds).collect());
-    let folder = TempDir::new().unwrap();
-    // As many tasks as free hosts: one that waits for a blocked host would take the place of another.
-    let broker = server.address_text();
-    let arguments = ["crawl", "--broker", &broker, "--allow-private", "--no-traps", "--data", "."];
-    let arguments = arguments.into_iter().chain(["--concurrency=6"]);
-    let _crawler = Process::start(&mut tidings_command(folder.path(), arguments));
-
-    let free_requests = || origin.request_log().0.iter().filter(|hit| is_free(hit.host)).count();
-    let wait = || {
-        let begin = origin.now();
-        let goal = free_requests() + REQUESTS;
-        wait_until("requests to free hosts", || (free_requests() >= goal).then_some(()));
-        begin..origin.now()
-    };
-    wait();
-    let (mut blocked, mut unblocked) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        request_all(blocks("rule", " block=yes"));
-        blocked.push(wait());
-        request_all(blocks("unrule", ""));
-        unblocked.push(wait());
-    }
-    let log = origin.request_log();
-    let is_in_block = |at: Duration| blocked.iter().any(|period| period.contains(&at));
-    let wrong = log.0.iter().find(|hit| !is_free(hit.host) && is_in_block(hit.start));
-    assert!(wrong.is_none(), "{wrong:?}");
-    let free = || log.0.iter().filter(|hit| is_free(hit.host));
-    let [blocked, unblocked] = [blocked, unblocked].map(|periods| median_pause(free(), &periods));
-    assert!(blocked <= 2 * unblocked, "{blocked:?} while hosts are blocked, {unblocked:?} else");
-}
-
-/// The median of the pauses of hosts, from the end of a request to the start of the next, within
-/// these periods.
-#[track_caller]
-fn median_pause<'a>(hits: impl Iterator<Item = &'a Hit>, periods: &[Range<Duration>]) -> Duration {
-    let mut last = BTreeMap::new();
-    let mut pauses = Vec::new();
-    for hit in hits {
-        let Some(end) = hit.end else { continue };
-        if let Some(before) = last.insert(hit.host, end)
-            && periods.iter().any(|it| it.contains(&before) && it.contains(&hit.start))
-        {
-            pauses.push(hit.start.saturating_sub(before));
-        }
-    }
-    assert!(pauses.len() > periods.len() * 10, "{} pauses", pauses.len());
-    pauses.sort_unstable();
-    pauses[pauses.len() / 2]
 }
 
 /// A rule that was answered.
@@ -172,8 +94,7 @@ impl BlockedCrawl {
         let server = Server::start_broker();
         let settings = "delay=30ms lease=2s max-attempts=100 max-losses=100 backoff=100ms";
         let create = format!("GROUP create crawlers {settings}");
-        let answer = LineConnection::connect_client(server.address).request(&create);
-        assert!(answer.starts_with("+OK"), "{answer}");
+        LineConnection::connect_client(server.address).request_ok(&create);
         let names = (0..DOMAINS)
             .flat_map(|domain| BELOW.map(|below| format!("{below}site-{domain}.test")))
             .collect();
@@ -223,8 +144,7 @@ impl BlockedCrawl {
         if self.in_force().count() > DOMAINS / 2 {
             for block in self.blocks.iter_mut().filter(|block| block.end.is_none()) {
                 block.end = Some(self.origin.now());
-                let answer = client.request(&format!("GROUP unrule crawlers key={}", block.key));
-                assert!(answer.starts_with("+OK"), "{answer}");
+                client.request_ok(&format!("GROUP unrule crawlers key={}", block.key));
             }
         }
         self.passes += 1;

@@ -62,7 +62,7 @@ impl Producer {
 /// Subscribes, and records deliveries in the history until the broker ends.
 fn start_listener(server: &Server, history: &Arc<Mutex<TopicHistory>>) -> thread::JoinHandle<()> {
     let mut client = LineConnection::connect_client(server.address);
-    assert!(client.request(&format!("SUB {TOPIC} from=first")).starts_with("+OK"));
+    client.request_ok(&format!("SUB {TOPIC} from=first"));
     let history = Arc::clone(history);
     thread::spawn(move || {
         while let Some(line) = client.try_read_line() {
@@ -75,7 +75,7 @@ fn start_listener(server: &Server, history: &Arc<Mutex<TopicHistory>>) -> thread
 #[track_caller]
 fn expect_readers_are_served(server: &Server, history: &Mutex<TopicHistory>) {
     let mut client = LineConnection::connect_client(server.address);
-    assert!(client.request(&format!("SUB {TOPIC} from=first")).starts_with("+OK"));
+    client.request_ok(&format!("SUB {TOPIC} from=first"));
     let last = history.lock().unwrap().highest_confirmed_seq().expect("events were confirmed");
     let mut next = 1;
     while next <= last {
@@ -100,13 +100,14 @@ fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart()
     let history = Arc::new(Mutex::new(TopicHistory::new(TOPIC)));
     let listener = start_listener(&server, &history);
     let mut reader = LineConnection::connect_client(server.address);
-    assert!(reader.request(&format!("SUB {TOPIC} as=reader")).starts_with("+OK"));
+    reader.request_ok(&format!("SUB {TOPIC} as=reader"));
     let mut producer = Producer::connect(&server, &history);
     assert!(!producer.publish(500), "the disk has space");
 
     // Space for some events more than the reserve of the broker.
     disk.fill_except(6 << 20);
     producer.publish_until_refused();
+    server.process.wait_for_line_with("the disk is full: events from this seq on are rejected");
     expect_no_farewell(&server);
     expect_readers_are_served(&server, &history);
     // The reserve is for records that must be written even now, such as a cursor.
@@ -129,6 +130,7 @@ fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart()
 
     disk.free_space();
     wait_until("free space", || (!producer.publish(1)).then_some(()));
+    server.process.wait_for_line_with("the disk has room again; events are accepted");
     assert!(!producer.publish(500), "the disk has space again");
     let received = run_nc(server.address, "nc-1");
     assert_eq!(received.last().unwrap(), FAREWELL);
@@ -146,7 +148,7 @@ fn a_full_disk_refuses_publishes_serves_readers_and_recovers_without_a_restart()
     );
     history.lock().unwrap().check_contents(received);
     let mut reader = LineConnection::connect_client(server.address);
-    assert!(reader.request(&format!("SUB {TOPIC} as=reader")).starts_with("+OK"));
+    reader.request_ok(&format!("SUB {TOPIC} as=reader"));
     assert!(reader.read_line().starts_with(&format!("MSG {TOPIC} 401 ")));
 }
 
@@ -180,9 +182,9 @@ fn a_group_works_while_topics_are_full_and_resumes_after_a_full_disk() {
     let disk = SmallDisk::mount(48);
     let server = disk.start_broker();
     let mut operator = LineConnection::connect_client(server.address);
-    assert!(operator.request("GROUP create crawlers delay=0").starts_with("+OK"));
+    operator.request_ok("GROUP create crawlers delay=0");
     for page in 1..=3 {
-        assert!(operator.request(&format!("PUB new-url http://h{page}.test/")).starts_with("+OK"));
+        operator.request_ok(&format!("PUB new-url http://h{page}.test/"));
     }
     let mut worker = LineConnection::connect_client(server.address);
     worker.send("JOIN crawlers credit=2\n");

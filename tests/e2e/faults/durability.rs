@@ -87,8 +87,7 @@ fn run_lives(lives: u64, rng: &mut Rng) -> usize {
         if life == 0 {
             let mut client = LineConnection::connect_client(server.address);
             for topic in ["interval", MEMORY_TOPIC] {
-                let answer = client.request(&format!("TOPIC create {topic} sync={topic}"));
-                assert!(answer.starts_with("+OK"), "{answer}");
+                client.request_ok(&format!("TOPIC create {topic} sync={topic}"));
             }
         }
         observer.check(server.address, &format!("end-{life}"));

@@ -201,8 +201,7 @@ fn open_job(server: &Server, urls: impl Iterator<Item = String>) {
     let commands = [format!("GROUP create crawlers {settings}"), "JOB open site".to_owned()];
     let adds = urls.map(|url| format!("JOB add site url={url}"));
     for command in commands.into_iter().chain(adds).chain(["JOB close site".to_owned()]) {
-        let answer = client.request(&command);
-        assert!(answer.starts_with("+OK"), "{command}: {answer}");
+        client.request_ok(&command);
     }
 }
 
@@ -227,7 +226,7 @@ fn announcements(server: &Server) -> BTreeMap<String, [String; 3]> {
     let end = LineConnection::connect_client(server.address).request("PUB page-ready end");
     let end: u64 = end.split(' ').nth(1).unwrap().parse().unwrap();
     let mut client = LineConnection::connect_client(server.address);
-    assert!(client.request("SUB page-ready from=first").starts_with("+OK"));
+    client.request_ok("SUB page-ready from=first");
     let mut pages = BTreeMap::new();
     loop {
         let line = client.read_line();

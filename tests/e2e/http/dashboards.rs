@@ -11,12 +11,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tidings_bench::origin::{Origin, PageKind, Site};
+use tidings_bench::origin::{Origin, Site};
 
 use crate::queue::groups::wait_for_waiting_entries;
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
-use crate::support::process::{Process, Server, tidings_command};
+use crate::support::process::{Process, Server, start_at, tidings_command};
 use crate::support::seed::number_from_env;
 use crate::support::wait::{time_left, wait_until};
 
@@ -34,8 +34,7 @@ const SITE: Site = Site {
     links: 0,
     response_delay: Duration::from_millis(100),
     crawl_delay: None,
-    sends_keep_alive: false,
-    kind: PageKind::Static,
+    is_scripted: false,
 };
 
 /// How much memory more the broker may need.
@@ -117,7 +116,7 @@ fn dashboards_slow_down_no_release_and_need_little_memory() {
 fn publish(server: &Server, origin: &Origin, paused_hosts: u32) {
     let mut client = LineConnection::connect_client(server.address);
     for command in ["JOB open crawl scope=any", "JOB open paused scope=any", "JOB pause paused"] {
-        assert!(client.request(command).starts_with("+OK"));
+        client.request_ok(command);
     }
     let (hosts, pages) = (origin.site().hosts, origin.site().pages);
     let mut urls = String::new();
@@ -129,8 +128,7 @@ fn publish(server: &Server, origin: &Origin, paused_hosts: u32) {
             writeln!(urls, "http://host-{host}.example/page/{page} job=paused").unwrap();
         }
     }
-    let flags = ["pub", "new-url", "--quiet", "--broker", &server.address_text()];
-    let mut publisher = Process::start(&mut tidings_command(server.folder.path(), flags));
+    let mut publisher = start_at(server, &["pub", "new-url", "--quiet"]);
     publisher.write(urls);
     publisher.close_stdin();
     publisher.finish().expect_code(0);

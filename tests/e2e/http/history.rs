@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::access::tokens::broker;
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::Server;
@@ -62,11 +61,11 @@ fn a_history_agrees_with_what_was_published_and_done() {
     wait_for("job:docs", "unfinished", &json!(3));
     let job = http.get("/jobs/docs").json();
     wait_for("job:docs", "queued", &job["queued"]);
-    assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
+    worker.request_ok("JOIN crawlers credit=1");
     wait_for("group:crawlers", "members", &json!(1));
     let task = worker.read_line();
     let id = task.split(' ').nth(1).unwrap();
-    assert!(worker.request(&format!("ACK {id} status=200 ms=250")).starts_with("+OK"));
+    worker.request_ok(&format!("ACK {id} status=200 ms=250"));
     wait_for("job:docs", "completed", &json!(1));
     let group = wait_until("figures of the answer", || {
         let group = history("group:crawlers");
@@ -116,23 +115,4 @@ fn a_history_of_what_does_not_exist_is_refused_as_the_thing_itself() {
     }
     // The default group exists when it is needed.
     assert_eq!(http.get("/history?of=group:crawlers").status, 200);
-}
-
-#[test]
-#[ignore = "needs foreign programs"]
-fn a_history_needs_the_permission_to_monitor_before_anything_is_looked_up() {
-    let known: [(&str, &[&str]); 2] =
-        [("alice", &["sub:log", "group:docs"]), ("bob", &["monitor"])];
-    let (server, [alice, bob]) = broker(known, &[]);
-    let http = HttpClient::new(&server);
-    let status = |token: &str, path: &str| {
-        http.request("GET", path, &["--header", &format!("Authorization: Bearer {token}")]).status
-    };
-    for path in ["/history?of=topic:log", "/history?of=group:none", "/history?of=?"] {
-        assert_eq!(status(&alice, path), 403, "{path}");
-        assert_eq!(http.get(path).status, 401, "{path}");
-    }
-    assert_eq!(status(&alice, "/history?of=topics"), 403);
-    assert_eq!(status(&bob, "/history?of=topic:log"), 404);
-    assert_eq!(status(&bob, "/history"), 200);
 }

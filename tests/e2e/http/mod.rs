@@ -5,6 +5,7 @@ mod config;
 mod dashboard;
 mod dashboards;
 pub(crate) mod disk_faults;
+mod generated;
 mod history;
 mod live;
 pub(crate) mod openapi;

@@ -172,6 +172,7 @@ fn a_parsed_body_uses_little_more_memory_than_its_bytes() {
             400,
             "unknown field",
         ),
+        ("/jobs", "{\"job\":\"a\",\"x\":1}".to_owned(), 400, "job, urls, close"),
         ("/jobs", longest_json_lists(), 400, "unknown field"),
         ("/jobs", longest_json_fields("{\"job\":\"a\",", "}"), 400, "unknown field"),
     ] {
@@ -362,7 +363,7 @@ fn an_orchestrator_waits_for_a_job_without_polling() {
     let tasks = [worker.read_line(), worker.read_line(), worker.read_line()];
     for task in tasks {
         let id = task.split(' ').nth(1).unwrap();
-        assert!(worker.request(&format!("ACK {id}")).starts_with("+OK"));
+        worker.request_ok(&format!("ACK {id}"));
     }
     let done = waiting.wait_for_line("the end", |line| Some(line.to_owned()));
     let done: Value = serde_json::from_str(&done).unwrap();

@@ -2,11 +2,68 @@
 
 use std::process::Command;
 
+use serde_json::{Value, json};
+
 use super::openapi::hook_config;
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::process::{Process, Server};
 use crate::support::wait::wait_until;
+
+/// What is generated for a pattern of the description, which may allow requests that are too long,
+/// or that a setting refuses: `1000d` is a duration, and longer than a delay may be.
+const GENERATED: [(&str, &str); 17] = [
+    // A word, a URL, a URL pattern, and several of them.
+    (r"^[^\s\x00-\x1f\x7f-\x9f]+$", r"^[^\s\x00-\x1f\x7f-\x9f]{1,100}$"),
+    (r"^https?://[^\s\x00-\x1f\x7f-\x9f]+$", r"^https?://[a-z0-9]{1,20}\.example/[!-~]{0,60}$"),
+    (
+        r"^(/|\*|http)[^\s,\x00-\x1f\x7f-\x9f]*$",
+        r"^(/|\*|https?://)[^\s,\x00-\x1f\x7f-\x9f]{0,60}$",
+    ),
+    (r"^(/|\*|http)[^\s\x00-\x1f\x7f-\x9f]*$", r"^(/|\*|http)[^\s\x00-\x1f\x7f-\x9f]{0,500}$"),
+    (
+        r"^(never|auto|always|(/|\*|http)[^\s\x00-\x1f\x7f-\x9f]*)$",
+        r"^(never|auto|always|(/|\*|https?://)[^\s,\x00-\x1f\x7f-\x9f]{0,60})$",
+    ),
+    // Durations and sizes.
+    ("^(0|[0-9]+(ms|s|m|h|d))$", "^(0|[1-9][0-9]{0,3}(ms|s))$"),
+    ("^[0-9]*[1-9][0-9]*(ms|s|m|h|d)$", "^[1-9][0-9]{0,3}s$"),
+    ("^(default|0|[0-9]+(ms|s|m|h|d))$", "^(default|0|[1-9][0-9]{0,3}(ms|s))$"),
+    ("^[0-9]+[kmg]?$", "^[1-9][0-9]{0,2}[mg]$"),
+    // Events: the lines of a body, a line, its target, the names and the values of its attributes.
+    (r"^[^\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f]+$", r"^[ -~][\n -~]*$"),
+    (r"^[^\x00-\x1f\x7f-\x9f]+$", "^[ -~]+$"),
+    (
+        r"^(/|[A-Za-z][A-Za-z0-9+.-]*://[^\s\x00-\x1f\x7f-\x9f])[^\s\x00-\x1f\x7f-\x9f]*$",
+        r"^(https?://[a-z0-9]{1,20}\.example)?/[a-z0-9/_.-]{0,60}$",
+    ),
+    ("^[A-Za-z][A-Za-z0-9._-]*$", "^[a-z][a-z0-9._-]{0,20}$"),
+    (r"^[^\s\x00-\x1f\x7f-\x9f]*$", "^[!-~]{0,60}$"),
+    // Where a reader begins, and which events it gets.
+    (
+        r"^(first|last|-?[1-9][0-9]*|[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2}))$",
+        "^(first|last|-?[1-9][0-9]{0,3}|20[0-9][0-9]-0[1-9]-1[0-9]T1[0-9]:[0-5][0-9]:[0-5][0-9]Z)$",
+    ),
+    (
+        r"^[A-Za-z][A-Za-z0-9._-]*!?=[^\s\x00-\x1f\x7f-\x9f]*$",
+        r"^[A-Za-z][A-Za-z0-9._-]{0,60}!?=[^\s\x00-\x1f\x7f-\x9f]{0,100}$",
+    ),
+    // The key of a group.
+    (
+        "^(host|domain|none|seq|attr:[A-Za-z][A-Za-z0-9._-]*)$",
+        "^(host|domain|none|seq|attr:[A-Za-z][A-Za-z0-9._-]{0,30})$",
+    ),
+];
+
+/// The description with the patterns that are generated. Each must be in it.
+fn generated(description: &Value) -> Value {
+    let narrow = |text: String, (whole, generated): &(&str, &str)| {
+        let [whole, generated] = [whole, generated].map(|pattern| json!(pattern).to_string());
+        assert!(text.contains(&whole), "no schema has the pattern {whole}");
+        text.replace(&whole, &generated)
+    };
+    GENERATED.iter().fold(description.to_string(), narrow).parse().unwrap()
+}
 
 fn env_or(name: &str, default: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| default.to_owned())
@@ -47,10 +104,14 @@ fn schemathesis_finds_no_failure() {
     let program = format!("{root}/target/venv/bin/schemathesis");
     assert!(std::path::Path::new(&program).exists(), "tests/run --all installs schemathesis");
     let config = format!("{root}/tests/schemathesis.toml");
+    let description = generated(&http.get("/openapi.json").json());
+    let file = server.folder.path().join("generated.json");
+    std::fs::write(&file, description.to_string()).unwrap();
     let examples = env_or("TIDINGS_SCHEMATHESIS_EXAMPLES", "25");
     let mut command = Command::new(program);
     command
-        .args(["--config-file", &config, "run", &format!("{}/openapi.json", http.base_url)])
+        .args(["--config-file", &config, "run", "--url", &http.base_url])
+        .arg(&file)
         .args([
             "--exclude-path",
             "/topics/{topic}/events",

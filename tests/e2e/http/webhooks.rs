@@ -7,14 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{fs, thread};
 
-use data_encoding::HEXLOWER;
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::support::nc::run_nc;
 use crate::support::openssl::hmac;
 use crate::support::origin::{Origin, Site, html_response};
-use crate::support::process::{Process, Server, run_tidings, tidings_command};
+use crate::support::process::{Process, Server, run_at, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 use crate::support::webhook_broker::{
     HOOK_SECRET, WebhookBroker, github_hook, hmac_base64, unix_seconds, write_config,
@@ -213,45 +212,6 @@ fn unsigned_requests_get_the_same_answer_and_are_counted() {
     for hidden in ["GUESSED", "\u{1b}[31m", HOOK_SECRET, &good] {
         assert!(!output.contains(hidden), "{output}");
     }
-}
-
-// PROTOCOL: W3
-#[test]
-#[ignore = "needs foreign programs"]
-fn only_urls_below_the_allowed_prefixes_are_published() {
-    let hooked = WebhookBroker::start(&["broker"], &github_hook("blog", "topic = 'posts'"));
-    for url in [
-        "https://evil.example/posts/1",
-        "http://blog.example/posts/1",
-        "https://blog.example:8443/posts/1",
-        "https://blog.example/posts/../admin",
-        "https://blog.example/posts/%2e%2e/admin",
-        "https://blog.example/posts/..%2fadmin",
-        "https://blog.example/postscript",
-        "https://blog.example@evil.example/posts/",
-        "https://evil.example\\@blog.example/posts/",
-        "https://blog.example.evil.example/posts/",
-        "//evil.example/posts/",
-        "http://127.0.0.1/posts/",
-        "file:///posts/",
-        "/posts/1",
-        "https://blog.example/posts/ every=1s",
-    ] {
-        let body = json!({ "urls": ["https://blog.example/posts/fine", url] }).to_string();
-        let answer = hooked.post_signed("blog", &body);
-        if url.ends_with("every=1s") {
-            answer.seqs();
-            continue;
-        }
-        assert_eq!(answer.status, 422, "{url}: {answer:?}");
-        let message = answer.json()["message"].as_str().unwrap().to_owned();
-        assert!(message.starts_with("URL 2 of the request"), "{message}");
-        assert!(!message.contains("evil"), "{message}");
-    }
-    // Only the last request was accepted, and its attribute is part of the URL.
-    let events = hooked.http.events("posts");
-    assert_eq!(events.len(), 2, "{events:?}");
-    assert!(events[1].starts_with("https://blog.example/posts/%20every=1s id="), "{events:?}");
 }
 
 // PROTOCOL: W5
@@ -499,20 +459,18 @@ fn hook_configuration_errors_prevent_the_start() {
     ] {
         let folder = TempDir::new().unwrap();
         write_config(folder.path(), &config);
-        let ended = run_tidings(folder.path(), &words).expect_code(2);
-        assert!(ended.stderr().contains(part), "{}", ended.stderr());
+        run_tidings(folder.path(), &words).expect_code(2).expect_stderr(part);
     }
     let folder = TempDir::new().unwrap();
     write_config(folder.path(), &github_hook("blog", ""));
-    let ended =
-        run_tidings(folder.path(), &[&words[..], &["--http", "off"]].concat()).expect_code(2);
-    assert!(ended.stderr().contains("[[hook]] needs HTTP, which is off"), "{}", ended.stderr());
+    run_tidings(folder.path(), &[&words[..], &["--http", "off"]].concat())
+        .expect_code(2)
+        .expect_stderr("[[hook]] needs HTTP, which is off");
     // A client of a broker needs no secret.
     let server = Server::start_broker();
     write_config(server.folder.path(), &github_hook("blog", "").replace("SECRETS", "nowhere"));
     run_nc(server.address, "http://a.example/\n");
-    let words = ["topic", "ls", "--config", "hooks.toml", "--broker", &server.address_text()];
-    run_tidings(server.folder.path(), &words).expect_code(0);
+    run_at(&server, &["topic", "ls", "--config", "hooks.toml"]).expect_code(0);
 }
 
 #[test]
@@ -540,32 +498,7 @@ fn the_documented_example_is_valid() {
 fn probe_signature_explains_a_mismatch() {
     let folder = TempDir::new().unwrap();
     let body = "{\"a\":\"\u{e4}\"}\r\n";
-    let bytes = |text: &str| HEXLOWER.encode(text.as_bytes());
     let good = hmac("sha256", HOOK_SECRET, body);
-    let question = |header: &str| {
-        json!({ "key_hex": bytes(HOOK_SECRET), "body_hex": bytes(body), "header": header })
-            .to_string()
-    };
-    let lines = [
-        (question(&format!("sha256={good}")), json!(true)),
-        (question(&format!("sha256={}", hmac("sha256", HOOK_SECRET, "other"))), json!(false)),
-        (question(&format!("sha256={}", &good[1..])), json!(false)),
-        (question("sha1=00"), json!(false)),
-        ("{\"key_hex\":\"zz\"}".to_owned(), Value::Null),
-        ("nonsense".to_owned(), Value::Null),
-        (question(&format!("sha256={good}")), json!(true)),
-    ];
-    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", "signature"]));
-    let questions: Vec<_> = lines.iter().map(|(question, _)| question.as_str()).collect();
-    probe.write(questions.join("\n"));
-    let answers = probe.finish().expect_code(0).stdout();
-    assert_eq!(answers.len(), lines.len(), "{answers:?}");
-    for (answer, (_, valid)) in answers.iter().zip(&lines) {
-        let answer: Value = serde_json::from_str(answer).unwrap();
-        assert_eq!(&answer["valid"], valid, "{answer}");
-        assert_eq!(answer["error"].is_string(), valid.is_null(), "{answer}");
-    }
-
     write_config(folder.path(), "");
     let probe_signature = |header: &str, words: &[&str], body: &str| {
         let words = [&["probe", "signature", header, "--key-file", "secret"], words].concat();

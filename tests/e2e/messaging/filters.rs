@@ -1,4 +1,4 @@
-//! Subscriptions with `where=`: from netcat, by HTTP, and with `tidings sub`.
+//! Subscriptions and groups with `where=`: from netcat, by HTTP, and with `tidings sub`.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::http_client::HttpClient;
 use crate::support::line_connection::LineConnection;
 use crate::support::nc::run_nc;
-use crate::support::process::{Process, Server, run_at, tidings_command};
+use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
 use crate::support::wait::wait_until;
 
 /// Publishes events on `checks`, each with its number as target.
@@ -20,6 +20,7 @@ fn publish(server: &Server, first: u64, attributes: &[&str]) {
 }
 
 fn start_sub(server: &Server, flags: &[&str]) -> Process {
+    // Behind `--exec`, it would be an argument of the program.
     let address = server.address_text();
     let arguments = [&["sub", "checks", "--broker", &address], flags].concat();
     Process::start(&mut tidings_command(server.folder.path(), arguments))
@@ -161,10 +162,84 @@ fn wrong_filters_are_usage_errors_in_one_line() {
         (&["--where", "=bad"], "should be <key>=<value>"),
         (&["--where", "a=b c"], "a value without blanks"),
         (&nine, "--where= may be given at most 8 times"),
-        (&["--where", "a=b", "--group", "g"], "cannot be used with '--group <GROUP>'"),
     ] {
         let output = run_at(&server, &[&["sub", "checks"], flags].concat()).expect_code(2);
         let stderr = output.stderr();
         assert!(stderr.contains(text) && stderr.trim_end().lines().count() == 1, "{stderr}");
     }
+}
+
+/// The line of the next task.
+fn next_task(client: &mut LineConnection) -> String {
+    loop {
+        let line = client.read_line();
+        if line.starts_with("TASK ") {
+            return line;
+        }
+    }
+}
+
+// PROTOCOL: G20
+#[test]
+#[ignore = "needs foreign programs"]
+fn netcat_works_on_the_events_of_a_group_with_conditions() {
+    let server = Server::start(&["broker"]);
+    let create = "GROUP create g topics=checks key=none where=state=bad where=code!=1\nQUIT\n";
+    let created = run_nc(server.address, create);
+    assert!(
+        created.iter().any(|line| line.ends_with(" where=state=bad where=code!=1")),
+        "{created:?}"
+    );
+    publish(&server, 1, &["state=ok", "state=bad code=1", "state=bad code=2", "code=2"]);
+    let server = server.restart("KILL", &["broker"]);
+    let mut client = LineConnection::connect_client(server.address);
+    assert!(client.request("JOIN g credit=9").starts_with("+OK"));
+    let task = next_task(&mut client);
+    assert!(task.ends_with(" /3 state=bad code=2"), "{task}");
+    let id = task.split(' ').nth(1).unwrap();
+    assert!(client.request(&format!("ACK {id}")).starts_with("+OK"));
+    let shown = client.request("GROUP show g");
+    assert!(shown.contains(" waiting=0 processing=0 completed=1 "), "{shown}");
+
+    for (wrong, expected) in [
+        ("where=state", "should be <key>=<value>"),
+        (&*["where=a=b"; 9].join(" "), "at most 8 times"),
+        ("lease=1s lease=2s", "given twice"),
+    ] {
+        let refused = client.request(&format!("GROUP set g {wrong}"));
+        assert!(
+            refused.starts_with("-ERR bad-argument ") && refused.contains(expected),
+            "{refused}"
+        );
+    }
+    let http = HttpClient::new(&server);
+    let put = |value: &str| http.send_json("PUT", "/groups/g", &format!("{{\"where\":{value}}}"));
+    assert_eq!(put(r#"["state=a,b"]"#).json()["where"], json!(["state=a,b"]));
+    assert_eq!(put(r#""state=a""#).status, 400);
+    // The crash may have skipped seqs.
+    run_at(&server, &["pub", "checks", "/5 state=bad", "/6 state=a,b"]).expect_code(0);
+    assert!(next_task(&mut client).contains(" /6 state=a,b"));
+    assert!(put("[]").json()["where"].is_null());
+    run_at(&server, &["pub", "checks", "/7 state=ok"]).expect_code(0);
+    assert!(next_task(&mut client).contains(" /7 state=ok"));
+}
+
+#[test]
+#[ignore = "needs foreign programs"]
+fn sub_creates_a_group_with_conditions_and_keeps_those_of_others() {
+    let server = Server::start_broker();
+    publish(&server, 1, &["state=ok", "state=bad", "state=ok", "state=bad"]);
+    let sub =
+        |flags: &[&str]| start_sub(&server, &[&["--group", "g", "--count", "1"], flags].concat());
+    for (number, flags) in [(2, &["--where", "state=bad"][..]), (4, &[])] {
+        let output = sub(flags).finish().expect_code(0);
+        assert_eq!(output.stdout(), [format!("/{number} state=bad")]);
+    }
+    let refused = sub(&["--where", "state=ok"]).finish().expect_code(1);
+    let remedy = "tidings group set g where=state=ok";
+    assert!(refused.stderr().contains(remedy), "{}", refused.stderr());
+    let set = run_at(&server, &["group", "set", "g", "where=a=b", "where=c!=d"]).expect_code(0);
+    assert_eq!(set.stdout(), ["g where=a=b where=c!=d"]);
+    let shown = run_json_at(&server, &["group", "show", "g"]);
+    assert_eq!(shown[0]["where"], json!(["a=b", "c!=d"]));
 }

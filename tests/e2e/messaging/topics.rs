@@ -7,16 +7,15 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::line_connection::LineConnection;
-use crate::support::process::{Process, ProcessOutput, Server, run_tidings, tidings_command};
+use crate::support::process::{
+    Process, ProcessOutput, Server, run_at, run_tidings, tidings_command,
+};
 use crate::support::scripted_broker::{ScriptedConnection, start_scripted_broker};
 
 /// Runs `tidings topic <arguments>` against this broker.
 #[track_caller]
 fn run_topic(server: &Server, arguments: &[&str]) -> ProcessOutput {
-    run_tidings(
-        server.folder.path(),
-        &[&["topic"], arguments, &["--broker", &server.address_text()]].concat(),
-    )
+    run_at(server, &[&["topic"], arguments].concat())
 }
 
 /// The JSON objects that it prints, one on each line.
@@ -224,8 +223,7 @@ fn a_publisher_survives_a_broker_restart_without_duplicates() {
     publisher.write(lines(2000).collect::<String>());
     publisher.wait_for_line_with("unconfirmed, reconnecting for up to 30s");
     let broker = restart_broker(&data, &address);
-    let output = publisher.finish().expect_code(0);
-    assert!(output.stderr().contains("4,000 confirmed"), "{}", output.stderr());
+    publisher.finish().expect_code(0).expect_stderr("4,000 confirmed");
 
     let mut client = LineConnection::connect_client(address.parse().unwrap());
     client.request("PUB t the end");
@@ -300,8 +298,7 @@ fn possible_duplicates_without_an_id_are_reported() {
     let _broker = restart_broker(&folder, &address);
     let notice = publisher.wait_for_line_with("reconnected");
     assert!(notice.contains("sending 2 events; 1 without an id may be stored twice"), "{notice}");
-    let output = publisher.finish().expect_code(0);
-    assert!(output.stderr().contains("2 confirmed"), "{}", output.stderr());
+    publisher.finish().expect_code(0).expect_stderr("2 confirmed");
 }
 
 #[test]

@@ -91,8 +91,8 @@ fn run_shell(server: &Server, shell: &mut Command) -> Vec<String> {
 fn start_server() -> Server {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
-    assert!(client.request("PUB zebra x").starts_with("+OK"));
-    assert!(client.request("JOB open quagga").starts_with("+OK"));
+    client.request_ok("PUB zebra x");
+    client.request_ok("JOB open quagga");
     server
 }
 

@@ -65,27 +65,128 @@ fn a_valid_configuration_is_reported_in_one_line() {
 }
 
 #[test]
+fn a_relative_path_in_the_file_is_relative_to_the_working_directory() {
+    let folder = TempDir::new().unwrap();
+    let below = folder.path().join("below");
+    fs::create_dir(&below).unwrap();
+    fs::write(below.join("c.toml"), "never = 'list'\n").unwrap();
+    fs::write(folder.path().join("list"), "a.example\n").unwrap();
+    run_config(folder.path(), &["check", "--config", "below/c.toml"], &[]).expect_code(0);
+    let output = run_config(&below, &["check", "--config", "c.toml"], &[]).expect_code(2);
+    assert!(output.stderr().contains("--never list"), "{output:?}");
+}
+
+#[test]
 fn conflicting_settings_are_reported() {
     let folder = TempDir::new().unwrap();
     let hook = "http = 'off'\n[[hook]]\nname = 'a'\nsecret-env = 'HOOK_SECRET'\nsignature = 'github'\n\
                 url = { field = 'u' }\nprefixes = ['http://a.example/']\n";
     fs::write(folder.path().join("c.toml"), hook).unwrap();
     let check = ["check", "broker", "--config", "c.toml"];
-    let output = run_config(folder.path(), &check, &[]).expect_code(2);
-    assert!(output.stderr().contains("HOOK_SECRET"), "{output:?}");
+    run_config(folder.path(), &check, &[]).expect_code(2).expect_stderr("HOOK_SECRET");
     let output = run_config(folder.path(), &check, &[("HOOK_SECRET", "hush")]).expect_code(2);
     let stderr = output.stderr();
     assert!(
         stderr.contains("a secret of 4 bytes can be guessed") && !stderr.contains("hush"),
         "{stderr}"
     );
-    let output =
-        run_config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
-            .expect_code(2);
-    assert!(output.stderr().contains("--http off"), "{output:?}");
+    run_config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
+        .expect_code(2)
+        .expect_stderr("--http off");
     fs::write(folder.path().join("c.toml"), hook.replace("http = 'off'", "")).unwrap();
     run_config(folder.path(), &check, &[("HOOK_SECRET", "hush, and let nobody hear it")])
         .expect_code(0);
+}
+
+#[test]
+fn every_problem_of_a_start_is_reported() {
+    let folder = TempDir::new().unwrap();
+    let push = |name: &str| {
+        format!("[[push]]\nname = '{name}'\ntopic = 't'\nurl = 'x'\nformat = 'slack'\n")
+    };
+    let hook = |name: &str| {
+        format!(
+            "[[hook]]\nname = '{name}'\nsecret-file = 'no-{name}'\nsignature = 'github'\n\
+                 url = {{ field = 'u' }}\nprefixes = ['http://a.example/']\n"
+        )
+    };
+    let check = |text: &str| {
+        fs::write(folder.path().join("c.toml"), text).unwrap();
+        run_config(folder.path(), &["check", "--config", "c.toml"], &[]).expect_code(2).stderr()
+    };
+    let stderr = check(&format!("grant = ['x', 'y']\n{}{}", push("a"), push("b")));
+    for place in [
+        "c.toml:1:10: `grant`",
+        "c.toml:1:15: `grant`",
+        "c.toml:5:1: `push`",
+        "c.toml:10:1: `push`",
+    ] {
+        assert!(stderr.contains(place), "{place}: {stderr}");
+    }
+    let text = "tls-cert = 'no-cert'\ntls-key = 'no-key'\naudit = 'no-dir/log'\n\
+                unix = 'no-dir/socket'\ncallback-secret-file = 'no-secret'\nuser = 'no-such-user'\n\
+                sign-key = 'no-sign-key'\nnever = 'no-list'\n";
+    let stderr = check(&format!("{text}{}{}", hook("a"), hook("b")));
+    for problem in [
+        "no-cert",
+        "--audit no-dir/log: no-dir is no directory",
+        "--unix no-dir/socket: no-dir is no directory",
+        "--callback-secret-file: cannot read no-secret",
+        "no user \"no-such-user\"",
+        "--sign-key: cannot read no-sign-key",
+        "--never no-list",
+        "cannot read no-a",
+        "cannot read no-b",
+    ] {
+        assert!(stderr.contains(problem), "{problem}: {stderr}");
+    }
+}
+
+#[test]
+fn flags_that_need_or_exclude_others_do_so_in_the_file_too() {
+    let folder = TempDir::new().unwrap();
+    for (subcommand, file, problem) in [
+        ("up", "client-ca = 'ca.pem'", "f:1:1: `client-ca`: needs `tls-cert` and `tls-key` too"),
+        ("broker", "\ntls-cert = 'c.pem'\n", "f:2:1: `tls-cert`: needs `tls-key` too"),
+        ("up", "[up]\ngroup = 'g'", "f:2:1: `group`: needs `user` too"),
+        ("crawl", "sign-agent = 'https://a.example'", "f:1:1: `sign-agent`: needs `sign-key` too"),
+        ("broker", "zmq-topics = ['a', 'b']", "f:1:1: `zmq-topics`: needs `zmq-pub` too"),
+        ("sub", "[sub]\nfrom = 'first'\nexec-env = ['A']", "f:3:1: `exec-env`: needs `exec` too"),
+        ("sub", "[sub]\ngroup = 'g'\nfrom = 'first'", "cannot be used with"),
+    ] {
+        fs::write(folder.path().join("f"), file).unwrap();
+        let checked = run_config(folder.path(), &["check", subcommand, "--config", "f"], &[]);
+        let words = [subcommand, "a", "--config", "f"];
+        let words = if subcommand == "sub" { &words[..] } else { &[subcommand, "--config", "f"] };
+        let started = Process::start(&mut tidings_command(folder.path(), words)).finish();
+        for output in [checked, started] {
+            let stderr = output.expect_code(2).stderr();
+            assert!(stderr.contains(problem), "{file}: {stderr}");
+        }
+    }
+    // A section may leave the other flag to the command line or the environment, and the top of
+    // the file has flags of other subcommands.
+    fs::write(folder.path().join("f"), "group = 'g'\n[broker]\ntls-cert = 'c'\n").unwrap();
+    let check = ["check", "broker", "--config", "f"];
+    let given = [("TIDINGS_TLS_KEY", "k"), ("TIDINGS_USER", "0")];
+    let stderr = run_config(folder.path(), &check, &given).stderr();
+    assert!(!stderr.contains("needs"), "{stderr}");
+    run_config(folder.path(), &["check", "sub", "--config", "f"], &[]).expect_code(0);
+}
+
+#[test]
+fn the_short_name_of_the_crawlers_address_is_for_typing_only() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("f"), "http = '127.0.0.1:1'\n").unwrap();
+    let show = ["show", "crawl", "--config", "f"];
+    let shown = run_config(folder.path(), &show, &[]).expect_code(0).stdout();
+    assert!(shown.iter().any(|line| line.starts_with("# crawler-http = ..")), "{shown:?}");
+    fs::write(folder.path().join("f"), "http = 'off'\ncrawler-http = 'off'\n").unwrap();
+    let shown = run_config(folder.path(), &show, &[]).expect_code(0).stdout();
+    assert!(shown.iter().any(|line| line.starts_with("crawler-http = \"off\"")), "{shown:?}");
+    fs::write(folder.path().join("f"), "[crawl]\nhttp = 'off'\n").unwrap();
+    let output = run_config(folder.path(), &["check", "--config", "f"], &[]).expect_code(2);
+    assert!(output.stderr().contains("f:2:1: unknown key `http`; write `crawler-http`"));
 }
 
 const CONFIG_FILE: &str = r#"

@@ -113,14 +113,13 @@ fn the_documentation_lists_every_metric() {
 
 #[test]
 #[ignore = "needs foreign programs"]
-fn a_crawler_shows_its_figures_at_an_address_of_its_own() {
+fn a_crawler_shows_its_metrics_at_an_address_of_its_own() {
     let server = Server::start_broker();
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("token"), "secret-of-the-crawler\n").unwrap();
     let broker = server.address_text();
     let open = ["crawl", "--broker", &broker, "--http", "0.0.0.0:0"];
-    let refused = run_tidings(folder.path(), &open).expect_code(2).stderr();
-    assert!(refused.contains("--http-token-file"), "{refused}");
+    run_tidings(folder.path(), &open).expect_code(2).expect_stderr("--http-token-file");
 
     let words = ["crawl", "--broker", &broker, "--http", "127.0.0.1:0"];
     let crawler = Process::start(&mut tidings_command(folder.path(), words));
@@ -137,6 +136,8 @@ fn a_crawler_shows_its_figures_at_an_address_of_its_own() {
     // A page in a browser that points its own name here may not read.
     let foreign = http.request("GET", "/metrics", &["--header", "Host: evil.example"]);
     assert_eq!((foreign.status, foreign.body.contains("tidings_")), (403, false));
+    let own = http.request("GET", "/metrics", &["--header", "Host: [::1]"]);
+    assert_eq!((own.status, own.header("x-content-type-options")), (200, Some("nosniff")));
     server.process.signal_and_finish("KILL");
     wait_until("a crawler that is not ready", || (http.get("/ready").status == 503).then_some(()));
 

@@ -10,7 +10,7 @@ mod manual_pages;
 mod metrics;
 mod never_file;
 mod operator;
-mod other_brokers;
+mod other_servers;
 mod reload;
 mod status;
 mod systemd;

@@ -95,7 +95,7 @@ fn top_shows_the_numbers_of_the_broker_and_restores_the_terminal() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
     for page in 0..37 {
-        assert!(client.request(&format!("PUB new-url http://a.example/{page}")).starts_with("+OK"));
+        client.request_ok(&format!("PUB new-url http://a.example/{page}"));
     }
     wait_for_waiting_entries(&server, 37);
     let tmux = Tmux::start(&server);
@@ -136,7 +136,7 @@ fn top_shows_the_numbers_of_the_broker_and_restores_the_terminal() {
     tmux.wait_for("filter: new-");
     tmux.press(&["Enter"]);
     tmux.wait_for("37  http://a.example/36");
-    assert!(client.request("PUB new-url http://b.example/").starts_with("+OK"));
+    client.request_ok("PUB new-url http://b.example/");
     tmux.wait_for("38  http://b.example/");
 
     // The broker goes.
@@ -151,7 +151,7 @@ fn top_shows_the_numbers_of_the_broker_and_restores_the_terminal() {
 fn once_prints_text_and_an_object() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
-    assert!(client.request("JOB open docs").starts_with("+OK"));
+    client.request_ok("JOB open docs");
     let text = run_at(&server, &["top", "--once"]).expect_code(0).stdout();
     assert_eq!(text[0], "All is well.");
     assert!(text.iter().any(|line| line.starts_with("crawlers  docs ")), "{text:#?}");
@@ -160,7 +160,7 @@ fn once_prints_text_and_an_object() {
     assert_eq!((&object["jobs"][0]["job"], &object["well"]), (&json!("docs"), &json!(true)));
     assert_eq!(object["jobs"][0]["group"], json!("crawlers"));
     for page in ["http://a.example/1", "http://a.example/2", "http://b.example/"] {
-        assert!(client.request(&format!("PUB new-url {page}")).starts_with("+OK"));
+        client.request_ok(&format!("PUB new-url {page}"));
     }
     wait_for_waiting_entries(&server, 3);
     let hosts = &run_json_at(&server, &["top", "--once"])[0]["hosts"];

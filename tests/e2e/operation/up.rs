@@ -70,13 +70,15 @@ fn a_url_typed_into_netcat_becomes_a_stored_page() {
 
 #[test]
 #[ignore = "needs foreign programs"]
-fn a_line_without_a_scheme_is_reported_with_a_suggestion() {
+fn a_line_that_crawlers_cannot_use_is_reported_with_a_suggestion() {
     let up = Server::start_up(&[]);
     // The subscription of `up` may begin after the first line.
     for _ in 0..20 {
-        run_nc(up.address, "example.com/x\n");
+        run_nc(up.address, "example.com/x\nhttp://a.example/ every=1hr\n");
     }
     up.process.wait_for_line_with("not a URL: example.com/x, did you mean http://example.com/x ?");
+    let line = "not fetched: http://a.example/ every=1hr; every= is a duration such as 30m";
+    up.process.wait_for_line_with(line);
 }
 
 #[test]
@@ -152,7 +154,7 @@ fn text_that_is_not_a_url_becomes_a_dead_letter() {
     let origin = Origin::serve(Site::default());
     let up = Server::start_up(&["--allow-private"]);
     let mut subscriber = LineConnection::connect_client(up.address);
-    assert!(subscriber.request("SUB dead-letter from=first").starts_with("+OK"));
+    subscriber.request_ok("SUB dead-letter from=first");
     let mut peer = LineConnection::connect_peer(up.address);
     run_nc(up.address, "no url at all\n");
     // The event itself is valid.
@@ -201,7 +203,28 @@ fn a_port_in_use_is_reported_with_the_flag_to_change_it() {
     let second = run_tidings(first.folder.path(), &["up", "--listen", &address, "--data", "other"]);
     assert_ne!(second.code, Some(0));
     let stderr = second.stderr();
-    assert!(stderr.contains(&address) && stderr.contains("--listen"), "{stderr}");
+    assert!(stderr.contains(&format!("{address} is in use")), "{stderr}");
+    assert!(stderr.contains("such as --listen 127.0.0.1:0 for a free one"), "{stderr}");
+    let both = ["up", "--listen", &address, "--http", &address, "--data", "other"];
+    let stderr = run_tidings(first.folder.path(), &both).expect_code(2).stderr();
+    assert!(stderr.contains("have the same port"), "{stderr}");
+    // A crawl with its own broker does not work in the directory of another one.
+    let own = ["crawl", "http://127.0.0.1:1/", "--data", "tidings-data"];
+    let stderr = run_tidings(first.folder.path(), &own).expect_code(1).stderr();
+    assert!(stderr.contains("tidings-data is in use by another tidings"), "{stderr}");
+    assert!(!first.folder.path().join("tidings-data/pages.db").exists());
+    let ignored = ["crawl", "http://127.0.0.1:1/", "--broker", &address];
+    for flag in ["--data", "--http"] {
+        let words = [&ignored[..], &[flag, "127.0.0.1:0"]].concat();
+        let stderr = run_tidings(first.folder.path(), &words).expect_code(2).stderr();
+        assert!(
+            stderr.contains(&format!("{flag} applies only to a crawl with its own")),
+            "{stderr}"
+        );
+    }
+    let crawler = ["crawl", "--broker", &address, "--http", &address, "--data", "other"];
+    let stderr = run_tidings(first.folder.path(), &crawler).expect_code(1).stderr();
+    assert!(stderr.contains("such as --http 127.0.0.1:0 "), "{stderr}");
 }
 
 #[test]

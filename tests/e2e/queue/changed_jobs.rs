@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, Site, html_response};
 use crate::support::process::{Server, run_at, run_json_at};
 use crate::support::wait::wait_until;
@@ -83,30 +82,5 @@ fn grouped(number: u64) -> String {
     match (number / 1000, number % 1000) {
         (0, rest) => rest.to_string(),
         (thousands, rest) => format!("{thousands},{rest:03}"),
-    }
-}
-
-#[test]
-fn wrong_changes_are_rejected_and_change_nothing() {
-    let origin = start_origin();
-    let server = start_paused(&origin);
-    for wrong in [
-        &["job", "set", "site"][..],
-        &["job", "set", "site", "--exclude", "drop"],
-        &["job", "set", "site", "--max-pages", "0"],
-    ] {
-        run_at(&server, wrong).expect_code(2);
-    }
-    let mut client = LineConnection::connect_client(server.address);
-    for wrong in ["", " scope=any", " colour=red", " exclude=drop", " dry=maybe max-pages=1"] {
-        let answer = client.request(&format!("JOB set site{wrong}"));
-        assert!(answer.starts_with("-ERR bad-argument "), "{wrong}: {answer}");
-    }
-    assert!(client.request("JOB set other max-pages=1").starts_with("-ERR unknown "));
-    assert_eq!(shown(&server)["exclude"], Value::Null);
-    run_at(&server, &["job", "cancel", "site", "--yes"]).expect_code(0);
-    for dry in ["", " dry=yes"] {
-        let answer = client.request(&format!("JOB set site max-pages=1{dry}"));
-        assert!(answer.starts_with("-ERR conflict "), "{answer}");
     }
 }

@@ -1,5 +1,8 @@
 //! A host that does not answer rests, and its pages wait for it.
 
+use std::fs;
+
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::line_connection::LineConnection;
@@ -76,8 +79,11 @@ fn host_that_never_answers_is_given_up() {
     // A failed page of a job is a result.
     run_at(&server, &["status"]).expect_code(0);
     let folder = TempDir::new().unwrap();
-    let words = ["crawl", &url, "--allow-private", "--quiet"];
+    let words = ["crawl", &url, "--allow-private", "--quiet", "--jsonl", "pages.jsonl"];
     let crawled = run_tidings(folder.path(), &words).expect_code(1).stdout().concat();
+    let pages = fs::read_to_string(folder.path().join("pages.jsonl")).unwrap();
+    let page: Value = serde_json::from_str(pages.trim_end()).expect("one page");
+    assert_eq!((&page["url"], &page["outcome"]), (&json!(url), &json!("failed")));
     assert!(crawled.contains("without an answer from 1 host:"), "{crawled}");
     assert!(crawled.contains(&format!("{host}:{port}: connect (")), "{crawled}");
 }

@@ -153,7 +153,7 @@ fn a_member_must_be_named_so_that_one_is_meant() {
     let mut workers = ["HELLO name=twin", "HELLO name=twin", "HELLO name=other"].map(|hello| {
         let mut worker = LineConnection::connect_client(server.address);
         worker.request(hello);
-        assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
+        worker.request_ok("JOIN crawlers credit=1");
         worker
     });
     for (member, answer) in [

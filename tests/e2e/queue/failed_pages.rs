@@ -69,12 +69,9 @@ fn pages_that_the_origin_fails_are_named_and_fetched_again() {
     run_at(&server, &["job", "open", "site", "scope=any", "max-depth=1"]).expect_code(0);
     run_at(&server, &["job", "add", "site", &origin.url(0, "/")]).expect_code(0);
 
-    let retried = run_at(&server, &["job", "retry", "site"]).expect_code(1);
-    assert!(
-        retried.stderr().contains("is done: tidings job close site, or tidings job cancel site"),
-        "{:?}",
-        retried.stderr()
-    );
+    run_at(&server, &["job", "retry", "site"])
+        .expect_code(1)
+        .expect_stderr("is done: tidings job close site, or tidings job cancel site");
     run_at(&server, &["job", "close", "site"]).expect_code(0);
     wait_for_job(&server, "site", 1);
     let failed = run_at(&server, &["job", "failed", "site", "--urls"]).expect_code(1);
@@ -154,21 +151,20 @@ impl ReportedJob {
         let server = Server::start(&["broker", "--audit", "audit.log"]);
         let mut worker = LineConnection::connect_client(server.address);
         let create = "GROUP create crawlers delay=0ms max-attempts=1";
-        assert!(worker.request(create).starts_with("+OK"));
-        assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
+        worker.request_ok(create);
+        worker.request_ok("JOIN crawlers credit=1");
         Self { server, worker }
     }
 
     #[track_caller]
     fn run_pass(&mut self, replies: &[(&str, &str)]) {
-        assert!(self.worker.request("JOB open docs").starts_with("+OK"));
+        self.worker.request_ok("JOB open docs");
         // Replies begin after the last answer, so no task arrives between answers.
-        assert!(self.worker.request("GROUP pause crawlers").starts_with("+OK"));
+        self.worker.request_ok("GROUP pause crawlers");
         for (url, _) in replies {
-            let answer = self.worker.request(&format!("JOB add docs url={url}"));
-            assert!(answer.starts_with("+OK"), "{answer}");
+            self.worker.request_ok(&format!("JOB add docs url={url}"));
         }
-        assert!(self.worker.request("JOB close docs").starts_with("+OK"));
+        self.worker.request_ok("JOB close docs");
         self.resume();
         for _ in replies {
             self.report(replies);
@@ -178,7 +174,7 @@ impl ReportedJob {
     #[track_caller]
     fn resume(&mut self) {
         let mut operator = LineConnection::connect_client(self.server.address);
-        assert!(operator.request("GROUP resume crawlers").starts_with("+OK"));
+        operator.request_ok("GROUP resume crawlers");
     }
 
     /// Answers the next task.
@@ -189,8 +185,7 @@ impl ReportedJob {
         let reply = replies.iter().find(|(url, _)| *url == words[4]).map(|(_, reply)| *reply);
         let (verb, report) =
             reply.unwrap_or_else(|| panic!("unexpected: {task}")).split_once(' ').unwrap();
-        let answer = self.worker.request(&format!("{verb} {} {report}", words[1]));
-        assert!(answer.starts_with("+OK"), "{answer}");
+        self.worker.request_ok(&format!("{verb} {} {report}", words[1]));
     }
 
     fn run(&self, arguments: &[&str], code: i32) -> (Vec<String>, String) {
@@ -302,8 +297,11 @@ fn another_job_of_the_same_name_has_other_pages() {
     job.run_pass(&[B]);
     wait_for_job(&job.server, "docs", 1);
     job.run(&["job", "delete", "docs", "--yes"], 0);
-    let unknown = job.run(&["job", "failed", "docs"], 1).1;
-    assert!(unknown.contains("no job docs") && unknown.contains("tidings job open"), "{unknown}");
+    for action in ["failed", "retry", "show"] {
+        let unknown = job.run(&["job", action, "docs"], 1).1;
+        let hint = "; see tidings job ls, or create it with: tidings job open docs";
+        assert!(unknown.contains("no job docs") && unknown.contains(hint), "{unknown}");
+    }
     job.run_pass(&[A]);
     wait_for_job(&job.server, "docs", 0);
     assert_eq!(job.run(&["job", "failed", "docs"], 0).1, "nothing failed");
@@ -315,7 +313,7 @@ fn another_job_of_the_same_name_has_other_pages() {
 fn pages_without_events_are_reported_as_missing() {
     let mut job = ReportedJob::start();
     let set = "GROUP set crawlers page-ready=off";
-    assert!(job.worker.request(set).starts_with("+OK"));
+    job.worker.request_ok(set);
     job.run_pass(&[A, B]);
     wait_for_job(&job.server, "docs", 1);
     let (_, notes) = job.run(&["job", "failed", "docs"], 1);

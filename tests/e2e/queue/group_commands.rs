@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::queue::groups::wait_for_waiting_entries;
 use crate::support::line_connection::LineConnection;
-use crate::support::process::{Process, Server, run_at, run_json_at, tidings_command};
+use crate::support::process::{Process, Server, run_at, run_json_at, start_at, tidings_command};
 use crate::support::terminal::start_on_terminal;
 use crate::support::wait::wait_until;
 
@@ -20,8 +20,7 @@ fn start_server() -> Server {
 #[track_caller]
 fn join_worker(server: &Server, credit: u32) -> LineConnection {
     let mut worker = LineConnection::connect_client(server.address);
-    let response = worker.request(&format!("JOIN crawlers credit={credit}"));
-    assert!(response.starts_with("+OK"), "{response}");
+    worker.request_ok(&format!("JOIN crawlers credit={credit}"));
     worker
 }
 
@@ -34,14 +33,8 @@ fn receive_task(worker: &mut LineConnection) -> String {
 }
 
 #[track_caller]
-fn expect_ok(worker: &mut LineConnection, command: &str) {
-    let response = worker.request(command);
-    assert!(response.starts_with("+OK"), "{command}: {response}");
-}
-
-#[track_caller]
 fn publish_url(server: &Server, event: &str) {
-    expect_ok(&mut LineConnection::connect_client(server.address), &format!("PUB new-url {event}"));
+    LineConnection::connect_client(server.address).request_ok(&format!("PUB new-url {event}"));
 }
 
 /// The entries of the group, from `tidings group tasks`.
@@ -92,7 +85,7 @@ fn entries_are_listed_with_their_states() {
     publish_url(&server, "http://a.example/behind");
     publish_url(&server, "http://b.example/dead job=docs");
     let dead = receive_task(&mut worker);
-    expect_ok(&mut worker, &format!("NACK {dead} reason=no_way"));
+    worker.request_ok(&format!("NACK {dead} reason=no_way"));
     let listed = list_tasks(&server, &[]);
     let listed: Vec<_> =
         listed.iter().map(|entry| [&entry["url"], &entry["state"], &entry["key"]]).collect();
@@ -113,7 +106,7 @@ fn entries_are_listed_with_their_states() {
     assert_eq!(text.stdout().len(), 3, "{text:#?}");
     assert!(text.stdout()[1].contains(" lease "), "{text:#?}");
     assert!(text.stderr().contains("2 of 3"), "{text:#?}");
-    expect_ok(&mut worker, &format!("ACK {held}"));
+    worker.request_ok(&format!("ACK {held}"));
 }
 
 #[test]
@@ -124,7 +117,7 @@ fn dead_letters_are_retried_or_dropped() {
     for page in 1..=4 {
         publish_url(&server, &format!("http://a.example/{page}"));
         let task = receive_task(&mut worker);
-        expect_ok(&mut worker, &format!("NACK {task} reason=no_way"));
+        worker.request_ok(&format!("NACK {task} reason=no_way"));
     }
     let dead = run_json_at(&server, &["dead", "ls"]);
     let [first, second, ..] = &dead[..] else { panic!("{dead:?}") };
@@ -143,7 +136,7 @@ fn dead_letters_are_retried_or_dropped() {
     assert_eq!(retried.stdout(), ["retried 2"]);
     for _ in 0..2 {
         let task = receive_task(&mut worker);
-        expect_ok(&mut worker, &format!("ACK {task}"));
+        worker.request_ok(&format!("ACK {task}"));
     }
     assert!(run_json_at(&server, &["dead", "ls"]).is_empty());
     assert_eq!(
@@ -162,16 +155,14 @@ fn seeds_are_read_from_arguments_and_standard_input() {
     assert_eq!(added.stdout(), ["1 new, 1 known"]);
     assert_eq!(list_tasks(&server, &[])[0]["prio"], json!(-5));
 
-    let arguments = ["job", "add", "docs", "--broker", &server.address_text()];
-    let mut adding = Process::start(&mut tidings_command(server.folder.path(), arguments));
+    let mut adding = start_at(&server, &["job", "add", "docs"]);
     adding.write("http://a.example/2\n\nnonsense\n http://a.example/3 \r\nhttp://a.example/1");
     let output = adding.finish().expect_code(1);
     assert_eq!(output.stdout(), ["2 new, 1 known"]);
     assert!(output.stderr().contains("line 3 is skipped: nonsense is not a URL"), "{output:?}");
     assert!(output.stderr().contains("1 line skipped"), "{output:?}");
 
-    let unknown = run_at(&server, &["job", "add", "nobody", one]).expect_code(1);
-    assert!(unknown.stderr().contains("nobody"), "{}", unknown.stderr());
+    run_at(&server, &["job", "add", "nobody", one]).expect_code(1).expect_stderr("nobody");
 }
 
 /// Opens a job with one page.
@@ -186,17 +177,16 @@ fn open_one_page_job(server: &Server) {
 fn job_wait_ends_with_the_pass_and_reports_its_result() {
     let server = start_server();
     let mut worker = join_worker(&server, 1);
-    let wait = ["job", "wait", "docs", "--broker", &server.address_text()];
     for (reply, code, line) in [
         ("ACK", 0, "done: 1 page, 0 failed"),
         ("ACK outcome=failed", 1, "done: 0 pages, 1 failed"),
         ("NACK", 1, "done: 0 pages, 1 failed"),
     ] {
         open_one_page_job(&server);
-        let waiter = Process::start(&mut tidings_command(server.folder.path(), wait));
+        let waiter = start_at(&server, &["job", "wait", "docs"]);
         let task = receive_task(&mut worker);
         let (verb, options) = reply.split_once(' ').unwrap_or((reply, ""));
-        expect_ok(&mut worker, format!("{verb} {task} {options}").trim_end());
+        worker.request_ok(format!("{verb} {task} {options}").trim_end());
         let output = waiter.finish().expect_code(code);
         assert_eq!(output.stdout(), [line]);
         assert!(output.stderr().is_empty(), "{output:?}");
@@ -211,8 +201,7 @@ fn job_wait_ends_with_the_pass_and_reports_its_result() {
 fn job_wait_fails_for_a_cancelled_job() {
     let server = start_server();
     open_one_page_job(&server);
-    let arguments = ["job", "wait", "docs", "--broker", &server.address_text()];
-    let waiter = Process::start(&mut tidings_command(server.folder.path(), arguments));
+    let waiter = start_at(&server, &["job", "wait", "docs"]);
     run_at(&server, &["job", "cancel", "docs", "--yes"]).expect_code(0);
     let output = waiter.finish().expect_code(1);
     assert_eq!(output.stdout(), ["cancelled: 0 pages, 0 failed, 1 cancelled"]);
@@ -222,11 +211,9 @@ fn job_wait_fails_for_a_cancelled_job() {
 fn job_wait_can_be_interrupted() {
     let server = Server::start(&["broker", "--log-lines"]);
     run_at(&server, &["job", "open", "docs"]).expect_code(0);
-    let arguments = ["job", "wait", "docs", "--broker", &server.address_text()];
-    let waiter = Process::start(&mut tidings_command(server.folder.path(), arguments));
+    let waiter = start_at(&server, &["job", "wait", "docs"]);
     server.process.wait_for_line_with("JOB wait docs");
-    let output = waiter.signal_and_finish("INT").expect_code(130);
-    assert!(output.stderr().contains("job docs continues"), "{output:?}");
+    waiter.signal_and_finish("INT").expect_code(130).expect_stderr("job docs continues");
     assert_eq!(run_json_at(&server, &["job", "show", "docs"])[0]["state"], json!("open"));
 }
 
@@ -235,8 +222,7 @@ fn job_wait_survives_a_broker_restart() {
     let server = Server::start(&["broker", "--log-lines"]);
     let address = server.address_text();
     open_one_page_job(&server);
-    let arguments = ["job", "wait", "docs", "--broker", &address];
-    let waiter = Process::start(&mut tidings_command(server.folder.path(), arguments));
+    let waiter = start_at(&server, &["job", "wait", "docs"]);
     server.process.wait_for_line_with("JOB wait docs");
     let Server { process, folder, address: same } = server;
     process.signal_and_finish("KILL");
@@ -244,9 +230,9 @@ fn job_wait_survives_a_broker_restart() {
         Process::start(&mut tidings_command(folder.path(), ["broker", "--listen", &address]));
     again.wait_for_line_with("listening on ");
     let mut worker = LineConnection::connect_client(same);
-    assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
+    worker.request_ok("JOIN crawlers credit=1");
     let task = receive_task(&mut worker);
-    expect_ok(&mut worker, &format!("ACK {task}"));
+    worker.request_ok(&format!("ACK {task}"));
     assert_eq!(waiter.finish().expect_code(0).stdout(), ["done: 1 page, 0 failed"]);
 }
 
@@ -261,13 +247,13 @@ fn a_job_is_paused_resumed_and_deleted() {
     // Entries outside of the job are not held back.
     publish_url(&server, "http://a.example/other");
     let other = receive_task(&mut worker);
-    expect_ok(&mut worker, &format!("ACK {other}"));
+    worker.request_ok(&format!("ACK {other}"));
     assert_eq!(list_tasks(&server, &["--state", "pending", "--job", "docs"]).len(), 1);
     run_at(&server, &["job", "resume", "docs"]).expect_code(0);
     let task = receive_task(&mut worker);
     run_at(&server, &["job", "close", "docs"]).expect_code(0);
     run_at(&server, &["job", "delete", "docs", "--yes"]).expect_code(1);
-    expect_ok(&mut worker, &format!("ACK {task}"));
+    worker.request_ok(&format!("ACK {task}"));
     run_at(&server, &["job", "wait", "docs"]).expect_code(0);
     assert_eq!(
         run_at(&server, &["job", "delete", "docs", "--yes"]).expect_code(0).stdout(),
@@ -276,27 +262,20 @@ fn a_job_is_paused_resumed_and_deleted() {
     run_at(&server, &["job", "show", "docs"]).expect_code(1);
 }
 
-/// Starts a command that keeps running.
-#[track_caller]
-fn start_command(server: &Server, arguments: &[&str]) -> Process {
-    let mut command = tidings_command(server.folder.path(), arguments);
-    Process::start(command.args(["--broker", &server.address_text()]))
-}
-
 #[test]
 fn job_watch_shows_progress_and_result() {
     let server = start_server();
     let mut worker = join_worker(&server, 1);
     run_at(&server, &["job", "open", "docs"]).expect_code(0);
     let watch = ["job", "watch", "docs", "--every", "100ms"];
-    let text_watch = start_command(&server, &watch);
-    let json_watch = start_command(&server, &[&watch[..], &["--json"]].concat());
+    let text_watch = start_at(&server, &watch);
+    let json_watch = start_at(&server, &[&watch[..], &["--json"]].concat());
     text_watch.wait_for_line_with("0 completed, 0 waiting, 0 processing, 0 failed, 0.0 pages/s");
     json_watch.wait_for_line_with("\"state\":\"open\"");
     run_at(&server, &["job", "add", "docs", "http://a.example/1"]).expect_code(0);
     let task = receive_task(&mut worker);
     text_watch.wait_for_line_with("1 processing");
-    expect_ok(&mut worker, &format!("ACK {task}"));
+    worker.request_ok(&format!("ACK {task}"));
     text_watch.wait_for_line_with("1 completed");
     run_at(&server, &["job", "close", "docs"]).expect_code(0);
     assert_eq!(
@@ -312,16 +291,15 @@ fn job_watch_shows_progress_and_result() {
     assert!(lines.windows(2).all(|two| two[0] != two[1]), "{lines:#?}");
     let over = run_at(&server, &["job", "watch", "docs"]).expect_code(0);
     assert_eq!(over.stdout(), ["done: 1 page, 0 failed"]);
-    let unknown = run_at(&server, &["job", "watch", "nobody"]).expect_code(1);
-    assert!(unknown.stderr().contains("no job nobody"), "{}", unknown.stderr());
+    run_at(&server, &["job", "watch", "nobody"]).expect_code(1).expect_stderr("no job nobody");
 }
 
 #[test]
 fn group_watch_shows_counts_until_interrupted() {
     let server = start_server();
     let watch = ["group", "watch", "--every", "100ms"];
-    let text_watch = start_command(&server, &watch);
-    let json_watch = start_command(&server, &[&watch[..], &["--json"]].concat());
+    let text_watch = start_at(&server, &watch);
+    let json_watch = start_at(&server, &[&watch[..], &["--json"]].concat());
     text_watch.wait_for_line_with(
         "0 members, 0 waiting, 0 processing, 0 completed, 0 failed, 0 dead, 0.0/s",
     );
@@ -332,16 +310,15 @@ fn group_watch_shows_counts_until_interrupted() {
     let mut worker = join_worker(&server, 1);
     let task = receive_task(&mut worker);
     text_watch.wait_for_line_with("1 member, 0 waiting, 1 processing, ");
-    expect_ok(&mut worker, &format!("ACK {task}"));
+    worker.request_ok(&format!("ACK {task}"));
     json_watch.wait_for_line_with("\"completed\":1");
     text_watch.signal_and_finish("INT").expect_code(0);
     json_watch.signal_and_finish("TERM").expect_code(0);
     run_at(&server, &["group", "create", "team", "topics=work"]).expect_code(0);
-    let watching = start_command(&server, &["group", "watch", "team"]);
+    let watching = start_at(&server, &["group", "watch", "team"]);
     watching.wait_for_line_with("0 members");
     run_at(&server, &["group", "delete", "team", "--yes"]).expect_code(0);
-    let output = watching.finish().expect_code(1);
-    assert!(output.stderr().contains("no group team"), "{}", output.stderr());
+    watching.finish().expect_code(1).expect_stderr("no group team");
 }
 
 #[test]
@@ -351,7 +328,7 @@ fn schedules_are_listed_by_next_due_time() {
     for event in ["http://a.example/1 every=2h", "http://a.example/2 every=1h prio=3"] {
         publish_url(&server, event);
         let task = receive_task(&mut worker);
-        expect_ok(&mut worker, &format!("ACK {task}"));
+        worker.request_ok(&format!("ACK {task}"));
     }
     publish_url(&server, "http://b.example/ every=06:00");
     receive_task(&mut worker);
@@ -365,8 +342,7 @@ fn schedules_are_listed_by_next_due_time() {
     let daily = all.iter().find(|one| one["url"] == "http://b.example/").unwrap();
     assert_eq!((&daily["every"], all.len()), (&json!("06:00"), 3));
     assert_eq!(daily["entry"], 3, "its URL is being fetched");
-    let some = run_at(&server, &["group", "schedules", "--limit", "1"]).expect_code(0);
-    assert!(some.stderr().contains("1 of 3"), "{some:?}");
+    run_at(&server, &["group", "schedules", "--limit", "1"]).expect_code(0).expect_stderr("1 of 3");
     publish_url(&server, "http://a.example/1 every=0");
     run_at(&server, &["group", "schedules", "--limit", "1001"]).expect_code(2);
     wait_until("the schedule to end", || {
@@ -392,7 +368,6 @@ fn keys_are_listed_by_remaining_time() {
         "key": "b.example", "waiting": 2, "processing": 0, "left-ms": 60_000, "because": "no-members",
     });
     assert_eq!(of_job, [expected]);
-    let some = run_at(&server, &["group", "keys", "--limit", "1"]).expect_code(0);
-    assert!(some.stderr().contains("1 of 2"), "{some:?}");
+    run_at(&server, &["group", "keys", "--limit", "1"]).expect_code(0).expect_stderr("1 of 2");
     run_at(&server, &["group", "keys", "--job", "other"]).expect_code(1);
 }

@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::process::{Command, Stdio};
-use std::thread;
 
 use serde_json::Value;
 
 use crate::access::tokens::{broker, logged_in};
 use crate::queue::groups::wait_for_waiting_entries;
 use crate::support::http_client::HttpClient;
-use crate::support::line_connection::{LineConnection, value};
+use crate::support::line_connection::LineConnection;
 use crate::support::nc::run_nc;
-use crate::support::process::{Process, Server, run_at, run_json_at, started_by, tidings_command};
+use crate::support::process::{
+    Process, Server, run_at, run_json_at, start_at, started_by, tidings_command,
+};
 use crate::support::wait::wait_until;
 
 /// A broker with this many waiting URLs, each of its own host.
@@ -25,8 +25,7 @@ fn server_with_urls(count: u64, attributes: &str) -> Server {
         writeln!(urls, "http://h{n}.example/{}/{n}{attributes}", n % 10).unwrap();
         urls
     });
-    let flags = ["pub", "new-url", "--quiet", "--broker", &server.address_text()];
-    let mut publisher = Process::start(&mut tidings_command(server.folder.path(), flags));
+    let mut publisher = start_at(&server, &["pub", "new-url", "--quiet"]);
     publisher.write(urls);
     publisher.close_stdin();
     publisher.finish().expect_code(0);
@@ -57,12 +56,12 @@ fn nc_walks_over_each_list() {
     let server = server_with_urls(250, " every=1h");
     let mut client = LineConnection::connect_client(server.address);
     for n in 0..120 {
-        assert!(client.request(&format!("JOB open j{n}")).starts_with("+OK"));
+        client.request_ok(&format!("JOB open j{n}"));
     }
     let mut workers: Vec<_> =
         (0..3).map(|_| LineConnection::connect_client(server.address)).collect();
     for worker in &mut workers {
-        assert!(worker.request("JOIN crawlers credit=0").starts_with("+OK"));
+        worker.request_ok("JOIN crawlers credit=0");
     }
     for (command, count) in [
         ("GROUP tasks crawlers", 250),
@@ -80,121 +79,6 @@ fn nc_walks_over_each_list() {
     {
         assert_eq!(walk(&server, command, 99, || ()).len(), count);
     }
-}
-
-/// Items of each list that stay.
-const STAYING: usize = 40;
-
-/// Changes lists: items with other names than those that stay come and go.
-struct Changes {
-    address: SocketAddr,
-    client: LineConnection,
-    round: usize,
-    member: Option<LineConnection>,
-}
-
-impl Changes {
-    /// Adds items to each list, and removes those of the round before.
-    fn next_round(&mut self) {
-        let (old, new) = (self.round, self.round + 1);
-        self.round = new;
-        let mut commands = vec![
-            format!("JOB cancel n{old}"),
-            format!("JOB delete n{old}"),
-            format!("JOB open n{new}"),
-            format!("GROUP drop crawlers match=http://n{old}-"),
-            format!("GROUP retry crawlers match=http://n{new}-"),
-        ];
-        for n in 0..4 {
-            commands.push(format!("PUB new-url http://n{new}-{n}.example/ every=1h"));
-            commands.push(format!("PUB new-url http://n{old}-{n}.example/ every=0"));
-        }
-        for command in commands {
-            self.client.request(&command);
-        }
-        self.member = Some(join(self.address, &format!("n{new}"), 0));
-        // The worker has taken what was added.
-        wait_until("the worker", || {
-            let shown = self.client.request("GROUP show crawlers");
-            (value(&shown, "waiting") == (2 * STAYING).to_string()).then_some(())
-        });
-    }
-}
-
-#[track_caller]
-fn join(address: SocketAddr, name: &str, credit: u32) -> LineConnection {
-    let mut member = LineConnection::connect_client(address);
-    member.request(&format!("HELLO name={name}"));
-    let joined = member.request(&format!("JOIN crawlers credit={credit}"));
-    assert!(joined.starts_with("+OK"), "{joined}");
-    member
-}
-
-/// A worker meanwhile ends tasks, every second one as a dead letter.
-// PROTOCOL: G11
-#[test]
-#[ignore = "needs foreign programs"]
-fn a_walk_meets_what_stays_once_while_other_items_come_and_go() {
-    let server = Server::start_broker();
-    let address = server.address;
-    let mut client = LineConnection::connect_client(address);
-    let mut commands = vec![
-        "GROUP set crawlers delay=0".to_owned(),
-        "JOB open paused scope=any".to_owned(),
-        "JOB pause paused".to_owned(),
-    ];
-    for n in 0..STAYING {
-        commands.push(format!("PUB new-url http://d{n}.example/"));
-        commands.push(format!("PUB new-url http://k{n}.example/ job=paused"));
-        commands.push(format!("PUB new-url http://s{n}.example/ every=1h after=1h"));
-        commands.push(format!("JOB open j{n}"));
-    }
-    for command in commands {
-        let answer = client.request(&command);
-        assert!(answer.starts_with("+OK"), "{command}: {answer}");
-    }
-    let mut worker = join(address, "worker", 1000);
-    for _ in 0..STAYING {
-        let id = worker.next_task().unwrap();
-        worker.send(format!("NACK {id} retry=no\n"));
-    }
-    let worker = thread::spawn(move || {
-        let mut fails = false;
-        while let Some(id) = worker.next_task() {
-            let answer = if fails { "NACK" } else { "ACK" };
-            let end = if fails { "retry=no" } else { "outcome=done" };
-            worker.send(format!("{answer} {id} {end}\n"));
-            fails = !fails;
-        }
-    });
-    let _members: Vec<_> = (0..STAYING).map(|n| join(address, &format!("m{n}"), 0)).collect();
-
-    let mut changes = Changes { address, client, round: 0, member: None };
-    let url = |kind: &str, n| format!("http://{kind}{n}.example/");
-    let lists: [(_, &dyn Fn(usize) -> String); 7] = [
-        ("GROUP tasks crawlers", &|n| url("k", n)),
-        ("GROUP tasks crawlers", &|n| url("s", n)),
-        ("GROUP tasks crawlers state=dead", &|n| url("d", n)),
-        ("GROUP keys crawlers", &|n| format!("k{n}.example")),
-        ("GROUP schedules crawlers", &|n| url("s", n)),
-        ("GROUP members crawlers", &|n| format!("name=m{n}")),
-        ("JOB ls", &|n| format!("j{n}")),
-    ];
-    for (command, name_of) in lists {
-        let listed = walk(&server, command, 8, || changes.next_round());
-        for name in (0..STAYING).map(name_of) {
-            let lines = listed.iter().filter(|line| line.split(' ').any(|word| word == name));
-            assert_eq!(lines.count(), 1, "{command}: {name} in {listed:#?}");
-        }
-        if command.starts_with("GROUP tasks") {
-            let ids = listed.iter().map(|line| line.split(' ').next().unwrap().parse::<u64>());
-            assert!(ids.map(Result::unwrap).is_sorted_by(|one, next| one < next), "{listed:#?}");
-        }
-    }
-    let shown = changes.client.request("GROUP show crawlers");
-    assert!(value(&shown, "completed").parse::<u64>().unwrap() > 20, "{shown}");
-    drop(server);
-    worker.join().unwrap();
 }
 
 // PROTOCOL: G11
@@ -265,7 +149,7 @@ fn addresses_of_members_are_for_monitors() {
     let principals = [("op", &["all"][..]), ("watcher", &["monitor"][..]), ("crawler", crawler)];
     let (server, [all, watcher, crawler]) = broker(principals, &[]);
     let mut worker = logged_in(&server, &crawler);
-    assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
+    worker.request_ok("JOIN crawlers credit=1");
     for (token, expected) in [(&all, true), (&watcher, true), (&crawler, false)] {
         let lines = logged_in(&server, token).request_lines("GROUP members crawlers");
         assert_eq!(lines[0].contains(" address=127.0.0.1:"), expected, "{lines:?}");
@@ -286,14 +170,14 @@ fn members_are_listed_with_their_rate_and_when_they_were_heard() {
     let http = HttpClient::new(&server);
     let connect = || LineConnection::connect_client(server.address);
     let (mut worker, mut publisher) = (connect(), connect());
-    assert!(worker.request("JOIN crawlers credit=1").starts_with("+OK"));
+    worker.request_ok("JOIN crawlers credit=1");
     let mut pages = 0;
     let [listed, over_http] = wait_until("a rate", || {
         pages += 1;
         assert!(publisher.request(&format!("PUB new-url http://h{pages}.example/")).contains("OK"));
         let task = worker.read_line();
         let id = task.split(' ').nth(1).unwrap();
-        assert!(worker.request(&format!("ACK {id}")).starts_with("+OK"));
+        worker.request_ok(&format!("ACK {id}"));
         let over_http = http.get("/groups/crawlers/members").json()["members"][0].take();
         let members = [run_json_at(&server, &["group", "members"]).remove(0), over_http];
         members.iter().all(|member| member["rate"].as_f64() > Some(0.0)).then_some(members)

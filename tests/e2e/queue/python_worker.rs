@@ -1,4 +1,4 @@
-//! examples/worker.py, a worker written from PROTOCOL.md alone: what it fetches, how politely, and
+//! examples/worker.py, a worker written from the specification alone: what it fetches, how politely, and
 //! what happens to its tasks when it is stopped, killed or disconnected. The origin checks its
 //! requests like those of the crawler.
 
@@ -50,8 +50,7 @@ impl PythonCrawl {
             format!("PUB new-url {} job=site", origin.url(2, "/no/such/page")),
             "JOB close site".to_owned(),
         ] {
-            let response = client.request(&command);
-            assert!(response.starts_with("+OK"), "{command}: {response}");
+            client.request_ok(&command);
         }
         Self { origin, server, job_done_subscriber }
     }

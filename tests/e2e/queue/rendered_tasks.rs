@@ -39,12 +39,6 @@ fn id_of(task: &str) -> &str {
     task.split(' ').nth(1).unwrap()
 }
 
-#[track_caller]
-fn expect_ok(client: &mut LineConnection, command: &str) {
-    let answer = client.request(command);
-    assert!(answer.starts_with("+OK"), "{command}: {answer}");
-}
-
 /// Checks what `EXPLAIN` says about a URL, and `GROUP show` about all of them.
 #[track_caller]
 fn expect_waits(client: &mut LineConnection, url: &str, because: &str, group: &str) {
@@ -60,12 +54,12 @@ fn expect_waits(client: &mut LineConnection, url: &str, because: &str, group: &s
 fn tasks_that_need_a_browser_wait_for_a_worker_that_has_one() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
-    expect_ok(&mut client, "GROUP set crawlers delay=0");
+    client.request_ok("GROUP set crawlers delay=0");
     let (mut plain, mut pings) = (join_worker(&server, "credit=9"), 0);
-    expect_ok(&mut client, "JOB open docs render=/app/*");
-    expect_ok(&mut client, "PUB new-url http://a.example/ render=yes");
-    expect_ok(&mut client, "JOB add docs url=http://b.example/app/1");
-    expect_ok(&mut client, "PUB new-url http://c.example/");
+    client.request_ok("JOB open docs render=/app/*");
+    client.request_ok("PUB new-url http://a.example/ render=yes");
+    client.request_ok("JOB add docs url=http://b.example/app/1");
+    client.request_ok("PUB new-url http://c.example/");
     plain.wait_for_line_with("http://c.example/");
     let held = tasks_of(&mut plain, &mut pings);
     assert_eq!(held.len(), 1, "{held:?}");
@@ -89,7 +83,7 @@ fn tasks_that_need_a_browser_wait_for_a_worker_that_has_one() {
     renderer.wait_for_line_with(other);
     drop(renderer);
 
-    expect_ok(&mut client, "PUB new-url http://d.example/ render=auto");
+    client.request_ok("PUB new-url http://d.example/ render=auto");
     let found = plain.wait_for_line_with("http://d.example/ render=auto");
     plain.write(format!("NACK {} need=render\n", id_of(&found)));
     plain.wait_for_line_with(&format!("+OK {}", id_of(&found)));

@@ -9,7 +9,10 @@ use std::time::Duration;
 use crate::queue::groups::wait_for_waiting_entries;
 use crate::support::line_connection::LineConnection;
 use crate::support::origin::{Origin, Site, html_response};
-use crate::support::process::{Process, ProcessOutput, Server, run_json_at, tidings_command};
+use crate::support::process::{
+    Process, ProcessOutput, Server, run_at, run_json_at, start_crawler, tidings_command,
+};
+use crate::support::wait::wait_until;
 
 /// Runs a crawler for the broker in its folder to its end.
 #[track_caller]
@@ -24,8 +27,7 @@ fn run_crawler(server: &Server, flags: &[&str]) -> ProcessOutput {
 fn publish(server: &Server, urls: impl IntoIterator<Item = String>) {
     let mut client = LineConnection::connect_client(server.address);
     for url in urls {
-        let response = client.request(&format!("PUB new-url {url}"));
-        assert!(response.starts_with("+OK"), "{response}");
+        client.request_ok(&format!("PUB new-url {url}"));
     }
 }
 
@@ -86,6 +88,27 @@ fn a_crawler_finishes_its_page_when_its_time_is_over() {
     assert_eq!(log.page_requests().count(), 1);
 }
 
+/// The lease is longer than the test: the second crawler gets the tasks only because they were
+/// returned.
+#[test]
+fn a_stopped_crawler_returns_its_tasks() {
+    const PAGES: u16 = 200;
+    let response_delay = Duration::from_millis(30);
+    let origin = Origin::serve(Site { hosts: 25, pages: 8, response_delay, ..Site::default() });
+    let server = Server::start_broker();
+    run_at(&server, &["group", "set", "crawlers", "delay=100ms", "lease=10m"]).expect_code(0);
+    publish(&server, (0..PAGES).map(|n| origin.url(n % 25, &format!("/p/{}", n / 25))));
+    wait_for_waiting_entries(&server, PAGES.into());
+    let first = start_crawler(server.address, server.folder.path());
+    origin.wait_for_hits(80);
+    first.signal_and_finish("TERM").expect_code(0);
+    let _second = start_crawler(server.address, server.folder.path());
+    wait_until("all pages", || (waiting(&server) == 0).then_some(()));
+    let log = origin.request_log();
+    assert_eq!(log.distinct_pages().len(), usize::from(PAGES));
+    log.expect_polite(Duration::from_millis(100));
+}
+
 #[test]
 fn a_program_ends_before_its_worker_stops_for_its_age() {
     let server = Server::start_broker();
@@ -107,6 +130,8 @@ fn a_job_has_limits_of_its_own() {
     let server = Server::start_broker();
     let arguments = ["crawl", "http://127.0.0.1:9/", "--max-tasks=3"];
     let crawl = tidings_command(server.folder.path(), arguments);
-    let text = Process::start(&mut { crawl }).finish().expect_code(2).stderr();
-    assert!(text.contains("--max-tasks is for a crawler without URLs"), "{text}");
+    Process::start(&mut { crawl })
+        .finish()
+        .expect_code(2)
+        .expect_stderr("--max-tasks is for a crawler without URLs");
 }

@@ -63,7 +63,7 @@ impl HttpClient {
     #[track_caller]
     pub(crate) fn at(process: &Process) -> Self {
         let base_url = process.wait_for_line("HTTP address", |line| {
-            let (_, address) = line.split_once("HTTP at ")?;
+            let (_, address) = line.split_once("HTTP").and_then(|(_, at)| at.split_once(" at "))?;
             Some(address.trim_end_matches('/').to_owned())
         });
         Self { base_url, exchanges: Mutex::default() }

@@ -91,6 +91,14 @@ impl LineConnection {
         self.read_line()
     }
 
+    /// Sends a command that must succeed, and returns its response.
+    #[track_caller]
+    pub(crate) fn request_ok(&mut self, command: &str) -> String {
+        let response = self.request(command);
+        assert!(response.starts_with("+OK"), "{command}: {response}");
+        response
+    }
+
     /// Sends a command and returns all lines of its response.
     #[track_caller]
     pub(crate) fn request_lines(&mut self, command: &str) -> Vec<String> {
@@ -156,12 +164,6 @@ impl LineConnection {
     pub(crate) fn expect_closed(&mut self) {
         let lines = self.read_to_end();
         assert!(lines.is_empty() && self.unread.is_empty(), "{lines:?} {}", self.unread_text());
-    }
-
-    /// Resets the connection: the kernel does so when a socket is closed with unread bytes.
-    #[track_caller]
-    pub(crate) fn reset(self) {
-        assert!(self.stream.peek(&mut [0]).unwrap() > 0, "reset needs unread bytes");
     }
 
     fn unread_text(&self) -> String {

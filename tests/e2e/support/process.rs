@@ -1,6 +1,7 @@
 //! Runs real processes, the `tidings` binary and other programs, and collects their output.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -286,6 +287,13 @@ impl ProcessOutput {
         assert_eq!(self.code, Some(code), "{:#?}", self.lines);
         self
     }
+
+    /// Checks that standard error has this text.
+    #[track_caller]
+    pub(crate) fn expect_stderr(self, text: &str) -> Self {
+        assert!(self.stderr().contains(text), "{text:?} is not in {:#?}", self.lines);
+        self
+    }
 }
 
 /// A memory figure of a process in `/proc`, such as `VmRSS:`.
@@ -362,6 +370,21 @@ pub(crate) fn run_tidings(folder: &Path, arguments: &[&str]) -> ProcessOutput {
     Process::start(&mut tidings_command(folder, arguments)).finish()
 }
 
+/// The answers of `tidings probe` to these questions in JSON, in their order.
+#[track_caller]
+pub(crate) fn probe_json(
+    subcommand: &str,
+    questions: impl IntoIterator<Item = impl Display>,
+) -> Vec<Value> {
+    let folder = TempDir::new().unwrap();
+    let mut probe = Process::start(&mut tidings_command(folder.path(), ["probe", subcommand]));
+    let lines: Vec<_> = questions.into_iter().map(|question| format!("{question}\n")).collect();
+    probe.write(lines.concat());
+    let answers = probe.finish().expect_code(0).stdout();
+    assert_eq!(answers.len(), lines.len(), "{answers:?}");
+    answers.iter().map(|answer| serde_json::from_str(answer).unwrap()).collect()
+}
+
 /// Starts a crawler for a broker; it stores in this folder.
 #[track_caller]
 pub(crate) fn start_crawler(broker: SocketAddr, folder: &Path) -> Process {
@@ -371,10 +394,18 @@ pub(crate) fn start_crawler(broker: SocketAddr, folder: &Path) -> Process {
     crawler
 }
 
-/// Runs `tidings <arguments> --broker ..` against this broker to its end.
+/// Starts `tidings <arguments> --broker ..` against this broker.
+#[track_caller]
+pub(crate) fn start_at(server: &Server, arguments: &[&str]) -> Process {
+    let address = server.address_text();
+    let arguments = [arguments, &["--broker", &address]].concat();
+    Process::start(&mut tidings_command(server.folder.path(), arguments))
+}
+
+/// Runs such a command to its end.
 #[track_caller]
 pub(crate) fn run_at(server: &Server, arguments: &[&str]) -> ProcessOutput {
-    run_tidings(server.folder.path(), &[arguments, &["--broker", &server.address_text()]].concat())
+    start_at(server, arguments).finish()
 }
 
 /// The JSON objects that such a command prints with `--json`, one on each line.

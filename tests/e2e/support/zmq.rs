@@ -40,7 +40,7 @@ impl ZmqServer {
     pub(crate) fn wait_for_subscription(&self, subscriber: &Process) {
         let mut client = LineConnection::connect_client(self.server.address);
         wait_until("a subscription", || {
-            assert!(client.request("PUB hello x").starts_with("+OK"));
+            client.request_ok("PUB hello x");
             subscriber.has_printed("hello").then_some(())
         });
     }
@@ -71,7 +71,7 @@ impl ReceivedRuns {
     #[track_caller]
     pub(crate) fn wait_for_end(peer: &Process, topic: &str, client: &mut LineConnection) -> Self {
         let summary = wait_until("the end marker", || {
-            assert!(client.request(&format!("PUB {topic} end")).starts_with("+OK"));
+            client.request_ok(&format!("PUB {topic} end"));
             let object = |line: &str| serde_json::from_str(line).ok().filter(Value::is_object);
             peer.find_line(object)
         });

@@ -25,6 +25,8 @@ const ENDLESS_BYTES_MAX: usize = 1 << 30;
 #[derive(Clone, Copy)]
 pub(crate) enum Misbehaviour {
     /// Sends these bytes and closes the connection.
+    Sends(&'static [u8]),
+    /// The same.
     Responds(fn() -> Vec<u8>),
     /// Sends the first bytes once, then the others again and again.
     Repeats(&'static [u8], fn() -> Vec<u8>),
@@ -94,7 +96,7 @@ impl HostileServers {
 
     /// The first page of one of many hosts with this misbehaviour.
     pub(crate) fn url_of_many(&self, name: &str, number: usize) -> String {
-        let at = MISBEHAVIOURS.iter().position(|(known, _)| *known == name).unwrap();
+        let at = MISBEHAVIOURS.iter().position(|(known, ..)| *known == name).unwrap();
         let [at, number] = [at, number + 1].map(|part| u8::try_from(part).unwrap());
         format!("http://{}:{}/", Ipv4Addr::new(127, 4, at, number), self.port)
     }
@@ -126,7 +128,7 @@ impl Drop for HostileServers {
 
 /// The address of the host with this misbehaviour.
 fn misbehaving_host(name: &str) -> Ipv4Addr {
-    loopback_address(2, MISBEHAVIOURS.iter().position(|(known, _)| *known == name).unwrap())
+    loopback_address(2, MISBEHAVIOURS.iter().position(|(known, ..)| *known == name).unwrap())
 }
 
 /// The address of a good host.
@@ -170,7 +172,7 @@ fn serve_connection(
     let request = HostileRequest { host, path: path.clone(), at: shared.started.elapsed() };
     shared.requests.lock().unwrap().push(request);
     let [_, net, high, low] = host.octets().map(usize::from);
-    let (_, misbehaviour) = match net {
+    let (.., misbehaviour) = match net {
         2 => MISBEHAVIOURS[high * 250 + low - 1],
         4 => MISBEHAVIOURS[high],
         _ => return stream.write_all(&good_page(&path)),
@@ -179,6 +181,10 @@ fn serve_connection(
         Misbehaviour::Robots(robots) if path == "/robots.txt" => stream.write_all(&robots()),
         _ if path == "/robots.txt" => stream.write_all(NOT_FOUND),
         Misbehaviour::Robots(_) => stream.write_all(&html_response("<title>Fine</title>")),
+        Misbehaviour::Sends(bytes) => {
+            stream.write_all(bytes)?;
+            wait_for_close(&mut stream)
+        }
         Misbehaviour::Responds(bytes) => {
             stream.write_all(&bytes())?;
             wait_for_close(&mut stream)

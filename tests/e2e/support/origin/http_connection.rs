@@ -2,8 +2,6 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -87,11 +85,6 @@ fn send_response(
             stream.write_all(b"Content-Type: text/html\r\n\r\n")?;
             send_endlessly(stream, &[b'x'; 8 * 1024])?;
         }
-        OriginResponse::EndlessChunks => {
-            stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")?;
-            stream.write_all(b"Content-Type: text/html\r\n\r\n")?;
-            send_endlessly(stream, b"10\r\n<p>0123456789</p\r\n".repeat(1000).as_slice())?;
-        }
         OriginResponse::EndlessHeader => {
             stream.write_all(b"HTTP/1.1 200 OK\r\nX-Long: ")?;
             send_endlessly(stream, &[b'h'; 4096])?;
@@ -120,15 +113,6 @@ fn send_response(
         OriginResponse::Truncated => {
             shared.record_end(request);
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n<title>Half a")?;
-        }
-        OriginResponse::Bomb => {
-            let body = gzip_bomb();
-            stream.write_all(
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n",
-            )?;
-            write!(stream, "Content-Length: {}\r\n\r\n", body.len())?;
-            shared.record_end(request);
-            stream.write_all(body)?;
         }
     }
     Ok(false)
@@ -163,17 +147,4 @@ fn is_connected_after(stream: &TcpStream, time: Duration) -> io::Result<bool> {
             },
         }
     }
-}
-
-/// 256 MB of zeros, compressed once by `gzip`.
-fn gzip_bomb() -> &'static [u8] {
-    static BOMB: OnceLock<Vec<u8>> = OnceLock::new();
-    BOMB.get_or_init(|| {
-        let output = Command::new("sh")
-            .args(["-c", "head -c 256M /dev/zero | gzip -1"])
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("sh, head and gzip are on every system");
-        output.stdout
-    })
 }

@@ -21,9 +21,7 @@ use std::{fmt, io};
 use socket2::SockRef;
 
 pub(crate) use self::request_log::RequestLog;
-pub(crate) use self::site::{
-    BAD_PATHS, OriginResponse, Site, full_response, html_response, redirect,
-};
+pub(crate) use self::site::{OriginResponse, Site, full_response, html_response, redirect};
 use super::wait::time_left;
 
 /// The length of the accept queue; the standard library would use 128.

@@ -45,8 +45,6 @@ pub(crate) enum OriginResponse {
     Raw(Vec<u8>),
     /// Sends a head with a length of 10 GB, then bytes as long as the client reads.
     Endless,
-    /// Sends chunks as long as the client reads, without a last chunk.
-    EndlessChunks,
     /// Sends a header line without an end.
     EndlessHeader,
     /// Sends a head, then single bytes with pauses.
@@ -58,8 +56,6 @@ pub(crate) enum OriginResponse {
     Silent,
     /// Closes the connection in the middle of the body.
     Truncated,
-    /// Sends 256 MB of zeros in 256 kB of gzip.
-    Bomb,
 }
 
 impl Site {
@@ -122,51 +118,15 @@ impl Site {
     }
 }
 
-/// Every misbehaviour that `/bad/` links to.
-pub(crate) const BAD_PATHS: [&str; 16] = [
-    "404",
-    "500",
-    "reset",
-    "garbage",
-    "torn",
-    "endless",
-    "endless-chunks",
-    "endless-header",
-    "drip",
-    "silent",
-    "bomb",
-    "loop",
-    "nowhere",
-    "no-location",
-    "elsewhere",
-    "empty",
-];
-
 fn bad_response(path: &str) -> OriginResponse {
     match path {
-        "" => html_response(&BAD_PATHS.iter().fold(
-            "<title>Bad responses</title>\n".to_owned(),
-            |mut page, path| {
-                let _ = writeln!(page, "<a href=\"/bad/{path}\">{path}</a>");
-                page
-            },
-        )),
         "500" => full_response("500 Internal Server Error", "", "broken"),
         "reset" => OriginResponse::Raw(Vec::new()),
         "garbage" => OriginResponse::Raw((0..=255).cycle().take(4096).collect()),
         "torn" => OriginResponse::Truncated,
-        "endless" => OriginResponse::Endless,
-        "endless-chunks" => OriginResponse::EndlessChunks,
         "endless-header" => OriginResponse::EndlessHeader,
         "drip" => OriginResponse::Drip,
         "silent" => OriginResponse::Silent,
-        "bomb" => OriginResponse::Bomb,
-        "loop" => redirect("/bad/loop"),
-        "nowhere" => redirect("http://127.1.0.1:1/"),
-        "no-location" => full_response("302 Found", "", ""),
-        "elsewhere" => redirect("ftp://127.1.0.1/file"),
-        // A successful response without a type and a body.
-        "empty" => full_response("200 OK", "", ""),
         _ => not_found(),
     }
 }
