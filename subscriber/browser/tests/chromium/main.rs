@@ -169,7 +169,7 @@ fn pages_that_misbehave_cost_only_themselves() {
 fn a_page_that_takes_all_memory_ends_alone() {
     for isolation in ISOLATIONS {
         let origin = Origin::new("");
-        let flags = [isolation, "settle-ms=25000", "browsers=1"];
+        let flags = [isolation, "settle-ms=60000", "time-ms=90000", "browsers=1"];
         let pages = render(&origin, &flags, &["/memory", "/slow", "/heap"]);
         assert_eq!(pages[0]["error"], "the page crashed", "{}", pages[0]);
         assert!(pages[1]["html"].as_str().is_some_and(|it| it.contains("done")), "{}", pages[1]);
