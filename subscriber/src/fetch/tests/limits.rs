@@ -206,8 +206,7 @@ async fn large_windows_and_many_links_share_their_memory() {
             }
         })
         .await;
-        let read_timeout = Duration::from_secs(20);
-        let web = Fetcher::new(&FetchConfig { read_timeout, ..config() }).unwrap();
+        let web = Fetcher::new(&config()).unwrap();
         let first: Vec<_> = (0..at_once).map(|n| origin.url(&format!("/first{n}"))).collect();
         let mut holding = futures_util::future::join_all(first.iter().map(|url| web.page(url)));
         let has_room = || web.client.has_memory() && web.links_budget.has_any();
@@ -438,7 +437,12 @@ fn reset(stream: TcpStream) {
     drop(stream);
 }
 
-#[tokio::test]
+async fn fetch_impatiently(origin: &Origin) -> Fetched {
+    let read_timeout = Duration::from_millis(400);
+    Fetcher::new(&FetchConfig { read_timeout, ..config() }).unwrap().page(&origin.url("/")).await
+}
+
+#[tokio::test(start_paused = true)]
 async fn silence_is_detected_before_and_within_a_response() {
     for (says, reason, text) in [
         ("", Reason::Silent, "no answer within 400ms"),
@@ -451,11 +455,11 @@ async fn silence_is_detected_before_and_within_a_response() {
             let _ = stream.read(&mut [0; 1]).await;
         })
         .await;
-        failed(&fetch(&origin).await, reason, text);
+        failed(&fetch_impatiently(&origin).await, reason, text);
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_byte_at_a_time_ends_at_the_deadline() {
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n\r\n";
     let origin = endless(head, b"x", Duration::from_millis(20)).await;
@@ -489,10 +493,11 @@ async fn a_byte_per_second_is_too_slow_and_the_least_rate_is_not() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_slow_head_times_out() {
     let origin = endless("HTTP/1.1 200 OK\r\n", b"x: y\r\n", Duration::from_millis(30)).await;
-    failed(&fetch(&origin).await, Reason::Slow, "only a part of an answer within 400ms");
+    let fetched = fetch_impatiently(&origin).await;
+    failed(&fetched, Reason::Slow, "only a part of an answer within 400ms");
 }
 
 fn answers() -> impl Strategy<Value = Vec<u8>> {

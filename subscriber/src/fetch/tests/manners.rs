@@ -190,7 +190,7 @@ async fn the_limit_per_address_covers_all_its_names() {
         }
     })
     .await;
-    let web = Fetcher::new(&one_connection(Duration::from_millis(100))).unwrap();
+    let web = Fetcher::new(&one_connection(Duration::from_secs(2))).unwrap();
     let (first, second) = (origin.url("/1"), origin.url("/2"));
     let (fetched, late) = tokio::join!(web.page(&first), async {
         request_arrived.recv().await.unwrap();

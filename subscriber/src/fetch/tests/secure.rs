@@ -225,6 +225,9 @@ async fn servers_without_tls_are_reported() {
         while stream.read(&mut [0; 99]).await.is_ok_and(|read| read > 0) {}
     })
     .await;
+    let connect = ConnectConfig { timeout: Duration::from_millis(800), ..config().connect };
+    let impatient = FetchConfig { connect, ..config() };
+    let web = self::web(&impatient, Names::always(LOCALHOST), RootCertStore::empty());
     let fetched = web.page(&https(&origin, "a.example", "/")).await;
     failed(&fetched, Reason::ConnectTimeout, "no connection within 800ms");
 }
@@ -345,7 +348,7 @@ async fn a_permit_is_for_the_address_that_was_connected_to() {
     let down: IpAddr = "127.0.0.99".parse().unwrap();
     // Nothing listens at that address: the origin uses its port at one address only.
     let names = Names(Mutex::new(vec![vec![down, LOCALHOST], vec![LOCALHOST]]));
-    let config = one_connection(Duration::from_millis(500));
+    let config = one_connection(Duration::from_secs(2));
     let web = web(&config, Arc::new(names), RootCertStore::empty());
     let url = |name: &str| format!("http://{name}:{}/", origin.address.port()).parse().unwrap();
     let (first, second): (CanonicalUrl<'_>, CanonicalUrl<'_>) =
