@@ -13,8 +13,11 @@
 //!                                                            └─ attempts or losses used up ─▶ dead
 //! ```
 //!
-//! The group owns four parts. Each is a folder with one struct with private fields, and can be read
-//! alone. The parts change only in what the group applies: decisions, which are its records.
+//! A group has a `state`, which is what its records hold, and a few things that no record holds, such
+//! as the clients that wait for an answer. The fields of the state are private: everything else sees
+//! it by reference, and only a decision, which becomes a record, changes it. So the records of a group
+//! give the same state anywhere. The state has four parts. Each is a folder with one struct with
+//! private fields, and can be read alone.
 //!
 //! | part | holds | may not know |
 //! |---|---|---|
@@ -24,15 +27,14 @@
 //! | [`schedules`] | schedules with their timers; what is due at a time of day | entries (only ids), keys (only names), jobs, members |
 //!
 //! `frontier` reads `jobs` and `leases`, because they decide which entry is next. The other parts
-//! do not know each other. The other folders say what the group does with them: `decide` about
-//! inputs, `apply` decisions, write and read them ([`record`]), and answer [`queries`].
+//! do not know each other. The other folders say what the group does with its state: `decide` about
+//! inputs, write and read decisions ([`record`]), and answer [`queries`].
 //!
 //! The crate may not know a clock, a file, a socket, a runtime, a thread, a log of the program or a
 //! source of random numbers: time, texts from the disk and a seed are inputs, and what an operator
 //! should know is an output. Its manifest proves which crates it does not use (`pure_crates` in
 //! `.ci/run`), and `clippy.toml` in its folder proves the rest.
 
-mod apply;
 pub mod commands;
 pub mod config;
 mod dead_letters;
@@ -53,6 +55,7 @@ pub mod queries;
 pub mod record;
 mod requester;
 pub mod schedules;
+mod state;
 mod timers;
 mod unpublished;
 
@@ -66,92 +69,48 @@ use tidings_protocol::status::Answer;
 use tidings_protocol::{GroupName, JobName, MemberId, ProtocolError, Seq, TopicName};
 
 pub use self::config::GroupConfig;
-use self::dead_letters::DeadLetters;
 use self::decide::rules::RuleWaiter;
 use self::decide::text_reads::{HeldInput, TextReads};
 use self::entry::EntryId;
-use self::finished::FinishedTasks;
-use self::frontier::entry_text::DormantRef;
+use self::entry::JobNumber;
 use self::frontier::key_queue::CLOCK_GRAIN_MS;
 pub use self::frontier::texts;
-use self::frontier::{Frontier, Wake};
 pub use self::interface::{
     GroupQuery, Input, JobChange, JobOperation, Notice, Operation, Output, SettingWords,
     StagedLink, TaskMessage, WorkerReply, setting_pairs,
 };
-use self::jobs::{JobState, Jobs};
-use self::leases::{Credit, Leases, Member};
+use self::jobs::JobState;
+use self::leases::{Credit, Member};
 use self::moment::Moment;
 use self::mutants::Mutant;
 pub use self::never_list::{NEVER_BYTES_MAX, NeverList, NeverListError};
 use self::page_metrics::PageMetrics;
-use self::record::snapshot::{SnapshotItem, SnapshotProgress};
 use self::record::{Decision, GroupRecord};
 pub use self::requester::{ClientLabel, ConnId, Requester};
-use self::schedules::Schedules;
+use self::state::State;
 use self::texts::{Paging, TextError};
-use self::unpublished::UnpublishedEvents;
 
 /// Seq of the first event of a topic.
 const FIRST_SEQ: Seq = Seq(1);
 
-/// Totals since the group was created, for status lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct GroupTotals {
-    completed: u64,
-    failed: u64,
-    dead: u64,
-    lost: u64,
-    unkeyed: u64,
-}
-
 /// The state machine. The module's documentation says how to drive it.
 #[derive(Debug)]
 pub struct Group {
-    name: GroupName,
-    /// Rises with every start, so that no task id is used twice, even if a start finds an older
-    /// copy of the log or none.
-    run: u64,
-    /// Identifies this group for its whole life: no other group of its name has had this number.
-    /// `None` before the first start.
-    since: Option<u64>,
-    config: GroupConfig,
-    frontier: Frontier,
-    leases: Leases,
-    jobs: Jobs,
-    /// For each feeding topic, the first seq that the group has not consumed.
-    consumed: BTreeMap<TopicName, Seq>,
-    /// Schedules: URLs with `every=`, and everything that is due at a time of day.
-    schedules: Schedules,
-    /// Entries that the group gave up.
-    dead_letters: DeadLetters,
-    /// The tasks that ended last. Not recorded.
-    finished: FinishedTasks,
+    state: State,
     metrics: PageMetrics,
-    /// What nothing may request. Not recorded: it is the same for all groups.
+    /// What nothing may request: it is the same for all groups.
     never_list: Arc<NeverList>,
-    /// While set, nothing is released.
-    is_paused: bool,
     /// Nothing is released before this moment. After a reboot, the last task of the worker in the
     /// broker's process may not have reached the disk, so the group does not know which keys rest.
-    /// A release that had to end many entries continues at the next tick. Not recorded.
+    /// A release that had to end many entries continues at the next tick.
     release_from: Option<Moment>,
-    totals: GroupTotals,
-    /// Serial of the last event that the group published.
-    last_serial: u64,
-    /// Published events that may not be safe on their topics yet, by serial.
-    unpublished: UnpublishedEvents,
-    /// The newest event of this group on each of its own topics.
-    published: BTreeMap<&'static str, Seq>,
-    /// The snapshot in progress.
-    snapshot: Option<SnapshotProgress>,
-    /// The moment of the current input.
-    now: Moment,
     /// A minute, and the number of dead letters for unusable events in it.
     unkeyed_dead_letters: (u64, u32),
-    /// Commands about rules that wait for the end of requests. Not recorded.
+    /// Clients that wait for the end of a pass.
+    job_waiters: BTreeMap<JobNumber, Vec<Requester>>,
+    /// Commands about rules that wait for the end of requests.
     rule_waiters: Vec<RuleWaiter>,
-    /// What waits for texts outside memory. Not recorded.
+    /// What waits for texts outside memory.
     reads: TextReads,
     outputs: VecDeque<Output>,
     /// The number of outputs that have left.
@@ -165,28 +124,12 @@ impl Group {
     /// random choices of the group.
     pub fn new(name: GroupName, run: u64, config: GroupConfig, seed: u64) -> Self {
         Self {
-            name,
-            run,
-            since: None,
-            config,
-            frontier: Frontier::new(seed),
-            leases: Leases::default(),
-            jobs: Jobs::default(),
-            consumed: BTreeMap::new(),
-            schedules: Schedules::default(),
-            dead_letters: DeadLetters::default(),
-            finished: FinishedTasks::default(),
+            state: State::new(name, run, config, seed),
             metrics: PageMetrics::default(),
             never_list: Arc::default(),
-            is_paused: false,
             release_from: None,
-            totals: GroupTotals::default(),
-            last_serial: 0,
-            unpublished: UnpublishedEvents::default(),
-            published: BTreeMap::new(),
-            snapshot: None,
-            now: Moment(0),
             unkeyed_dead_letters: (0, 0),
+            job_waiters: BTreeMap::new(),
             rule_waiters: Vec::new(),
             reads: TextReads::default(),
             outputs: VecDeque::new(),
@@ -197,58 +140,58 @@ impl Group {
 
     /// Returns the group's name.
     pub fn name(&self) -> &GroupName {
-        &self.name
+        self.state.name()
     }
 
     /// Returns the run that new task ids carry.
     pub fn run(&self) -> u64 {
-        self.run
+        self.state.run()
     }
 
     /// Returns the number that identifies this group for its whole life. Together with it, an entry
     /// id is unique for ever.
     pub fn since(&self) -> Option<u64> {
-        self.since
+        self.state.since()
     }
 
     /// Returns the worker that runs inside the broker's process.
     pub fn local_member(&self) -> Option<MemberId> {
-        self.leases.local_member()
+        self.state.leases().local_member()
     }
 
     /// Returns the settings.
     pub fn config(&self) -> &GroupConfig {
-        &self.config
+        self.state.config()
     }
 
     /// Returns the published events that may not be on their topics: serial, topic, event.
     pub fn unpublished(&self) -> impl Iterator<Item = (u64, &'static str, &Arc<str>)> {
-        self.unpublished.iter()
+        self.state.unpublished().iter()
     }
 
     /// Returns the seq after the group's newest known event on one of its own topics.
     pub fn next_own_seq(&self, topic: &str) -> Seq {
-        self.published.get(topic).map_or(FIRST_SEQ, |newest| Seq(newest.0 + 1))
+        self.state.published().get(topic).map_or(FIRST_SEQ, |newest| Seq(newest.0 + 1))
     }
 
     /// Returns the first seq of a topic that the group has not consumed.
     pub fn next_to_consume(&self, topic: &TopicName) -> Seq {
-        self.consumed.get(topic).copied().unwrap_or(FIRST_SEQ)
+        self.state.consumed().get(topic).copied().unwrap_or(FIRST_SEQ)
     }
 
     /// Returns the names of all jobs that the group remembers.
     pub fn job_names(&self) -> impl Iterator<Item = &JobName> {
-        self.jobs.iter().map(|job| &job.name)
+        self.state.jobs().iter().map(|job| &job.name)
     }
 
     /// Reports whether any remembered job has a callback.
     pub fn has_callbacks(&self) -> bool {
-        self.jobs.iter().any(|job| job.settings.callback.is_some())
+        self.state.jobs().iter().any(|job| job.settings.callback.is_some())
     }
 
     /// Pages texts of dormant entries from now on: the owner stores them outside memory.
     pub fn set_paging(&mut self, paging: Paging) {
-        self.frontier.texts_mut().set_paging(paging);
+        self.state.texts_mut().set_paging(paging);
     }
 
     /// Sets what nothing may request from now on. Entries that wait for it end when they would be
@@ -266,17 +209,17 @@ impl Group {
     /// Reports whether the group should be given no events for now: earlier ones or their records
     /// wait for texts, or too many texts wait to be written.
     pub fn is_behind(&self) -> bool {
-        self.reads.is_holding() || self.is_blocked() || self.frontier.dormant().is_behind()
+        self.reads.is_holding() || self.is_blocked() || self.state.frontier().dormant().is_behind()
     }
 
     /// Reports whether the job of that name is done; `None` if the group does not remember the job.
     pub fn is_done(&self, name: &JobName) -> Option<bool> {
-        self.jobs.named(name.as_ref()).map(|job| job.state == JobState::Done)
+        self.state.jobs().named(name.as_ref()).map(|job| job.state == JobState::Done)
     }
 
     /// Reports whether an operator has paused it.
     pub fn is_paused(&self) -> bool {
-        self.is_paused
+        self.state.is_paused()
     }
 
     /// Reports whether nothing waits or is in flight.
@@ -286,13 +229,13 @@ impl Group {
 
     /// Counts the entries that are not final.
     fn entry_count(&self) -> usize {
-        self.frontier.len()
+        self.state.frontier().len()
     }
 
     /// Reports whether the group has no room for further events.
     pub fn is_full(&self) -> bool {
-        self.entry_count() >= self.config.entries_max
-            || self.frontier.bytes() >= self.config.entry_bytes_max
+        self.entry_count() >= self.state.config().entries_max
+            || self.state.frontier().bytes() >= self.state.config().entry_bytes_max
     }
 
     /// Handles one input. `now` must not be before the `now` of an earlier call.
@@ -325,32 +268,32 @@ impl Group {
             return;
         }
         self.input_start = self.output_count();
-        let is_reboot = matches!(input, Input::Start { run, elapsed_unknown, .. } if self.is_reboot(run, elapsed_unknown));
+        let is_reboot = matches!(input, Input::Start { run, elapsed_unknown, .. } if self.state.is_reboot(run, elapsed_unknown));
         if !is_reboot {
-            self.advance(now);
+            self.state.advance(now);
         }
         if let Some(requester) = input.requester() {
-            self.leases.mark_active(requester.member, now);
+            self.state.mark_active(requester.member, now);
         }
         match input {
             Input::Start { run, since, elapsed_unknown, stamp, local_member: own } => {
-                let ended = self.leases.local_member().filter(|_| run != self.run);
+                let ended = self.state.leases().local_member().filter(|_| run != self.state.run());
                 if is_reboot && ended.is_some() {
-                    let rest_ms = self.config.longest_delay();
+                    let rest_ms = self.state.config().longest_delay();
                     self.release_from = (rest_ms > 0).then(|| now + rest_ms + CLOCK_GRAIN_MS);
                 }
                 // A snapshot does not span a restart.
-                self.snapshot = None;
+                *self.state.snapshot_mut() = None;
                 self.commit(
                     Decision::Started { run, since, elapsed_unknown, stamp, local_member: own },
                     now,
                 );
                 // After a reboot only now: first the rests of keys had to restart.
-                self.advance(now);
+                self.state.advance(now);
                 self.resume_after_start(ended, now);
             }
             Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
-            Input::Activity { conn } => self.leases.mark_active_on(conn, now),
+            Input::Activity { conn } => self.state.mark_active_on(conn, now),
             Input::Events { .. }
             | Input::Configure { .. }
             | Input::Operate { .. }
@@ -361,7 +304,7 @@ impl Group {
                 self.texts_replied(reply, now);
                 // A need may exceed the limit, so nothing is dropped before it was met.
                 if !self.reads.is_holding() {
-                    self.frontier.texts_mut().trim_read();
+                    self.state.texts_mut().trim_read();
                 }
             }
             Input::Join { requester, credit, render, label } => {
@@ -414,13 +357,7 @@ impl Group {
 
     /// Moves the live texts of at most one chunk that is mostly dead, or requests them.
     pub(crate) fn compact_texts(&mut self) {
-        self.frontier.texts_mut().compact_texts();
-    }
-
-    /// Reports whether a start knows the elapsed time only from the wall clock. A group that was
-    /// merely suspended (in the same run) knows it exactly.
-    fn is_reboot(&self, run: u64, elapsed_unknown: bool) -> bool {
-        elapsed_unknown && run != self.run
+        self.state.texts_mut().compact_texts();
     }
 
     /// Resumes where the records end. Records end between two inputs, because those of one input
@@ -428,15 +365,22 @@ impl Group {
     /// broker's process, so its leases are lost at once.
     fn resume_after_start(&mut self, ended: Option<MemberId>, now: Moment) {
         // The first start must record the settings; later ones repeat them, which does no harm.
-        self.commit(Decision::Configured(Box::new(self.config.clone())), now);
-        let held = ended.and_then(|member| self.leases.members().find(member)).map(Member::held);
+        self.commit(Decision::Configured(Box::new(self.state.config().clone())), now);
+        let held =
+            ended.and_then(|member| self.state.leases().members().find(member)).map(Member::held);
         for entry in held.unwrap_or_default() {
             self.commit(Decision::Lost { entry }, now);
             self.give_up_if_exhausted(entry, (None, false), now);
         }
-        let members: Vec<_> = self.leases.pins().keys().copied().collect();
+        let members: Vec<_> = self.state.leases().pins().keys().copied().collect();
         for member in members {
-            if self.leases.members().find(member).is_none_or(|member| member.conn().is_none()) {
+            if self
+                .state
+                .leases()
+                .members()
+                .find(member)
+                .is_none_or(|member| member.conn().is_none())
+            {
                 self.unpin(member, now);
             }
         }
@@ -450,7 +394,7 @@ impl Group {
     /// Returns the next output. May change after every `handle`, and after every call that
     /// continues a snapshot.
     pub fn poll(&mut self) -> Option<Output> {
-        if let Some(request) = self.frontier.texts_mut().poll_request() {
+        if let Some(request) = self.state.texts_mut().poll_request() {
             return Some(Output::Texts(request));
         }
         // The records of one input are written together, so all its outputs wait for its texts.
@@ -471,7 +415,7 @@ impl Group {
 
     /// Returns when an [`Input::Tick`] is due. May change after every `handle`.
     pub fn deadline(&self) -> Option<Moment> {
-        [self.frontier.next_wake(), self.next_expiry(), self.release_from]
+        [self.state.frontier().next_wake(), self.next_expiry(), self.release_from]
             .into_iter()
             .flatten()
             .min()
@@ -479,15 +423,17 @@ impl Group {
 
     /// Applies a decision and records it.
     fn commit(&mut self, decision: Decision, now: Moment) {
-        self.apply(&decision, now);
+        self.state.apply(&decision, now);
         if mutants::is(Mutant::Unrecorded) && matches!(decision, Decision::Touched { .. }) {
             return;
         }
         self.record(decision, now);
     }
 
-    /// Records a decision that has already been applied.
+    /// Records a decision that has already been applied, after the parts of a snapshot that must
+    /// come before it.
     fn record(&mut self, decision: Decision, now: Moment) {
+        self.record_early_parts();
         self.outputs.push_back(Output::Record(GroupRecord { at: now, decision }));
     }
 
@@ -508,8 +454,8 @@ impl Group {
     /// or it has no browser for them.
     fn unpin_untakeable(&mut self, member: MemberId, now: Moment) {
         let is_untakeable = |group: &Self, entry| {
-            let needs_render = group.frontier.get(entry).entry.admitted.needs_render();
-            !group.leases.members().takes_tasks(member, needs_render)
+            let needs_render = group.state.frontier().get(entry).entry.admitted.needs_render();
+            !group.state.leases().members().takes_tasks(member, needs_render)
         };
         self.unpin_if(member, is_untakeable, now);
     }
@@ -518,33 +464,10 @@ impl Group {
         if mutants::is(Mutant::StaysPinned) {
             return;
         }
-        let mut entries = self.leases.pinned_to(member).unwrap_or_default();
+        let mut entries = self.state.leases().pinned_to(member).unwrap_or_default();
         entries.retain(|entry| is_it(self, *entry));
         if !entries.is_empty() {
             self.commit(Decision::Unpinned { entries }, now);
-        }
-    }
-
-    /// Lets time pass: due entries are queued, and rested keys become free. Decides nothing.
-    fn advance(&mut self, now: Moment) {
-        self.now = now;
-        while let Some(wake) = self.frontier.pop_wake(now) {
-            match wake {
-                Wake::Due(id) => self.enqueue(id, now),
-                Wake::Key(key) => self.refresh(key, now),
-            }
-        }
-    }
-
-    /// Called before a dormant entry changes: writes it to a snapshot in progress that must contain
-    /// its old state.
-    fn snapshot_before_change(&mut self, dormant: DormantRef) {
-        if self.snapshot.is_some() && self.frontier.texts_mut().mark_in_snapshot(dormant) {
-            if self.frontier.dormant().must_read(dormant) {
-                return self.record_when_read(dormant);
-            }
-            let kept = SnapshotItem::Dormant(vec![self.dormant_admission(dormant)]);
-            self.record(Decision::SnapshotPart(Box::new(kept)), self.now);
         }
     }
 }

@@ -90,13 +90,14 @@ impl Group {
         let (mut next, mut waiting) = (next, None);
         // Events that the group does not take only move its position.
         let admits = |(_, (seq, payload)): &(usize, &(Seq, String))| {
-            let takes = self.config.settings.filter.matches(payload);
+            let takes = self.state.config().settings.filter.matches(payload);
             *seq >= first && (takes || mutants::is(Mutant::IgnoresFilter))
         };
         let taken: Vec<_> = events.iter().enumerate().filter(admits).collect();
         for events in taken.chunks(PREFETCH_BATCH) {
-            let read =
-                events.iter().map(|(_, (_, payload))| ParsedEvent::parse(payload, &self.config));
+            let read = events
+                .iter()
+                .map(|(_, (_, payload))| ParsedEvent::parse(payload, self.state.config()));
             let parsed: Vec<_> = read.collect();
             self.prefetch_urls(parsed.iter().flatten());
             if let Some(request) = self.request_texts_of(parsed.iter().flatten()) {
@@ -119,10 +120,12 @@ impl Group {
                     });
                 let taken = taking.as_ref();
                 if let Some(EventEffect::Unscheduled(url)) = taken {
-                    of_ended.extend(self.schedules.find(*url).and_then(|schedule| schedule.entry));
+                    of_ended.extend(
+                        self.state.schedules().find(*url).and_then(|schedule| schedule.entry),
+                    );
                 }
                 if let Some(taking) = taken {
-                    self.apply_event_effect(taking, now);
+                    self.state.apply_event_effect(taking, now);
                 }
                 if let Some(EventEffect::Admitted(Admission { job: Some(job), .. })) = taken {
                     seeded.insert(job.number);
@@ -140,7 +143,7 @@ impl Group {
                     EventEffect::Scheduled(Box::new(Schedule { entry, ..schedule }))
                 });
                 if let Some(schedule) = &schedule {
-                    self.apply_event_effect(schedule, now);
+                    self.state.apply_event_effect(schedule, now);
                 }
                 items.extend(taking);
                 items.extend(schedule);
@@ -172,7 +175,7 @@ impl Group {
             Some((url, url_key)) => EventRequest {
                 text: url.as_str(),
                 url_key: Some(*url_key),
-                key: parsed.key(&self.config).ok_or("no-key-attribute")?.into(),
+                key: parsed.key(self.state.config()).ok_or("no-key-attribute")?.into(),
                 job: payload.attribute("job"),
                 prio: 0,
                 due: now,
@@ -192,7 +195,7 @@ impl Group {
                 let time = |text: &str| text.parse().map_err(|_| "bad-every");
                 let (was, every) = (time(was)?, time(every)?);
                 // `was=0` expects no schedule: then the event adds one like any other.
-                if was != After::Ms(0) || self.schedules.find(url_key).is_some() {
+                if was != After::Ms(0) || self.state.schedules().find(url_key).is_some() {
                     return self.judge_reschedule(url_key, (was, every), &request.forwarded, now);
                 }
             }
@@ -201,7 +204,7 @@ impl Group {
             }
             if let Some(after) = payload.attribute("after") {
                 (request.due, at.entry) =
-                    self.schedules.due_after(after.parse().map_err(|_| "bad-after")?, now);
+                    self.state.schedules().due_after(after.parse().map_err(|_| "bad-after")?, now);
             }
             if let Some(every) = payload.attribute("every") {
                 match every.parse().map_err(|_| "bad-every")? {
@@ -214,7 +217,7 @@ impl Group {
                         schedule = Some(self.judge_schedule(url_key, &request, every_ms, due)?);
                     }
                     After::Time(time) => {
-                        let (due, unix_ms) = self.schedules.due_at(time, request.due);
+                        let (due, unix_ms) = self.state.schedules().due_at(time, request.due);
                         at.schedule = Some(unix_ms);
                         schedule = Some(self.judge_schedule(url_key, &request, DAY_MS, due)?);
                     }
@@ -226,7 +229,8 @@ impl Group {
             return Err("blocked");
         }
         // An event for a job of another group only counts here as one without a job.
-        let is_own = |name: &&str| self.jobs.named(name).is_some() || !elsewhere.contains(*name);
+        let is_own =
+            |name: &&str| self.state.jobs().named(name).is_some() || !elsewhere.contains(*name);
         let taking = match request.job.filter(is_own) {
             None => self.judge_announcement(request, schedule.is_some()),
             Some(name) => self.judge_seed(name, request)?,
@@ -241,9 +245,9 @@ impl Group {
         payload: &Payload<'a>,
         now: Moment,
     ) -> EventRequest<'a> {
-        let key = match self.config.settings.key {
+        let key = match self.state.config().settings.key {
             KeyKind::Seq => format!("{topic}/{seq}"),
-            _ => format!("#{}", self.frontier.next_id()),
+            _ => format!("#{}", self.state.frontier().next_id()),
         };
         EventRequest {
             text: payload.text(),
@@ -259,11 +263,13 @@ impl Group {
     /// An event without a job brings waiting entries of its URL forward, or becomes an entry. The
     /// entry of an event with `every=` is that of its schedule, until it is announced.
     fn judge_announcement(&self, request: EventRequest<'_>, is_schedule: bool) -> EventEffect {
-        let entries =
-            request.url_key.map(|url| self.frontier.waiting_entries(url)).unwrap_or_default();
+        let entries = request
+            .url_key
+            .map(|url| self.state.frontier().waiting_entries(url))
+            .unwrap_or_default();
         if !entries.is_empty() {
             let EventRequest { prio, due, forwarded: carried, .. } = request;
-            let own = request.url_key.and_then(|url| self.schedules.find(url)?.entry);
+            let own = request.url_key.and_then(|url| self.state.schedules().find(url)?.entry);
             return EventEffect::Coalesced {
                 announced: !is_schedule || entries.iter().any(|entry| Some(*entry) != own),
                 entries,
@@ -283,7 +289,7 @@ impl Group {
         request: EventRequest<'_>,
     ) -> Result<EventEffect, &'static str> {
         let name: JobName = name.parse().map_err(|_| "bad-job-name")?;
-        let job = self.jobs.named(name.as_ref()).ok_or("unknown-job")?;
+        let job = self.state.jobs().named(name.as_ref()).ok_or("unknown-job")?;
         if job.state == JobState::Done {
             return Err("finished-job");
         }
@@ -313,7 +319,7 @@ impl Group {
         announced: bool,
     ) -> Admission {
         let mut admission = Admission {
-            id: self.frontier.next_id(),
+            id: self.state.frontier().next_id(),
             text: request.text.into(),
             url_key: request.url_key,
             key: request.key,
@@ -336,7 +342,7 @@ impl Group {
         let Some(url_key) = admission.url_key.filter(|_| admission.render().is_none()) else {
             return;
         };
-        let schedule = self.schedules.find(url_key);
+        let schedule = self.state.schedules().find(url_key);
         let render = schedule.and_then(|schedule| render_of(&schedule.forwarded));
         let render = render.or_else(|| self.render_in_job(&admission.text, admission.job));
         if render.is_some() {
@@ -346,32 +352,40 @@ impl Group {
 
     /// Returns whether the page of a canonical URL is rendered, as far as its job says it.
     fn render_in_job(&self, url: &str, job: Option<PassId>) -> Option<Render> {
-        let job = self.jobs.find(job?.number).filter(|job| job.settings.render.is_some())?;
+        let job =
+            self.state.jobs().find(job?.number).filter(|job| job.settings.render.is_some())?;
         job.render_of(&CanonicalUrl::parse(url).ok()?)
     }
 
     /// Returns the waiting entry of a URL in one pass, or the one without a job.
     pub(crate) fn waiting_entry(&self, url: UrlKey, job: Option<PassId>) -> Option<EntryId> {
-        let full = self.frontier.waiting_of_url(url.fingerprint()).iter();
-        let mut full = full.filter(|id| self.frontier.get(**id).entry.admitted.job == job).copied();
+        let full = self.state.frontier().waiting_of_url(url.fingerprint()).iter();
+        let mut full =
+            full.filter(|id| self.state.frontier().get(**id).entry.admitted.job == job).copied();
         full.next().or_else(|| {
             let number = job.map(|job| job.number);
-            let is_of_job = |dormant: &DormantRef| self.job_of_dormant(dormant) == number;
-            self.frontier.dormant().of_url(url).filter(is_of_job).map(|dormant| dormant.id).min()
+            let is_of_job = |dormant: &DormantRef| self.state.job_of_dormant(dormant) == number;
+            self.state
+                .frontier()
+                .dormant()
+                .of_url(url)
+                .filter(is_of_job)
+                .map(|dormant| dormant.id)
+                .min()
         })
     }
 
     /// Returns the newest held entry of a URL. Visits each held entry.
     pub(super) fn newest_held(&self, url: UrlKey) -> Option<EntryId> {
-        let held = self.leases.members().iter().flat_map(|(_, member)| member.held());
-        held.filter(|id| self.frontier.get(*id).entry.admitted.url_key == Some(url)).max()
+        let held = self.state.leases().members().iter().flat_map(|(_, member)| member.held());
+        held.filter(|id| self.state.frontier().get(*id).entry.admitted.url_key == Some(url)).max()
     }
 
     /// Reports whether a pass has seen a URL.
     fn has_seen(&self, pass: PassId, url: UrlKey) -> bool {
         let is_of_pass = |dormant: DormantRef| dormant.job() == Some(pass.number);
-        self.jobs.has_seen(pass, url.fingerprint())
-            || self.frontier.dormant().of_url(url).any(is_of_pass)
+        self.state.jobs().has_seen(pass, url.fingerprint())
+            || self.state.frontier().dormant().of_url(url).any(is_of_pass)
     }
 
     /// Reports whether an answer with these links must be rejected: the group is full, and one of
@@ -383,7 +397,7 @@ impl Group {
         links: &[StagedLink],
         now: Moment,
     ) -> bool {
-        let parent = &self.frontier.get(parent).entry;
+        let parent = &self.state.frontier().get(parent).entry;
         let is_new = |link| matches!(self.judge_link(parent, link, now), LinkVerdict::New(_));
         self.is_full() && links.iter().any(is_new)
     }
@@ -400,7 +414,7 @@ impl Group {
         if links.is_empty() {
             return (children, judged);
         }
-        let parent = self.frontier.get(parent).entry.clone();
+        let parent = self.state.frontier().get(parent).entry.clone();
         let mut redirects = 0;
         for link in links {
             // An answer has one redirect; each redirect would inherit the attributes of the event.
@@ -411,7 +425,7 @@ impl Group {
             }
             match self.judge_link(&parent, link, now) {
                 LinkVerdict::New(child) => {
-                    self.admit(&child, now);
+                    self.state.admit(&child, now);
                     children.push(child);
                 }
                 LinkVerdict::Known => judged.known += 1,
@@ -426,7 +440,7 @@ impl Group {
         let Ok(url) = CanonicalUrl::parse(&link.url) else {
             return LinkVerdict::Refused;
         };
-        let Some(key) = self.config.key_of_url(&url).filter(|key| !self.blocks(key)) else {
+        let Some(key) = self.state.config().key_of_url(&url).filter(|key| !self.blocks(key)) else {
             return LinkVerdict::Refused;
         };
         let (depth, hops) = if link.redirect {
@@ -439,7 +453,7 @@ impl Group {
         }
         match parent.job {
             Some(pass) => {
-                let Some(job) = self.jobs.find(pass.number) else {
+                let Some(job) = self.state.jobs().find(pass.number) else {
                     return LinkVerdict::Refused;
                 };
                 let more = u32::from(mutants::is(Mutant::TooDeep));
@@ -465,7 +479,7 @@ impl Group {
             return LinkVerdict::Refused;
         }
         let mut child = Admission {
-            id: self.frontier.next_id(),
+            id: self.state.frontier().next_id(),
             text: url.as_str().into(),
             url_key: Some(url.url_key()),
             key: key.into(),
@@ -505,16 +519,16 @@ impl Group {
             self.unkeyed_dead_letters = (minute, 0);
         }
         self.unkeyed_dead_letters.1 += 1;
-        let head = format!("reason={reason} group={} topic={topic} seq={seq}", self.name);
-        (self.unkeyed_dead_letters.1 <= self.config.unkeyed_dead_letters_per_minute)
+        let head = format!("reason={reason} group={} topic={topic} seq={seq}", self.state.name());
+        (self.unkeyed_dead_letters.1 <= self.state.config().unkeyed_dead_letters_per_minute)
             .then(|| dead_letter_text(&head, payload))
     }
 
     pub(crate) fn publish(&mut self, topic: &'static str, payload: impl Into<Arc<str>>) {
-        let serial = self.last_serial + 1;
+        let serial = self.state.last_serial() + 1;
         let payload = payload.into();
         let decision = Decision::PublishQueued { serial, topic, payload: Arc::clone(&payload) };
-        self.commit(decision, self.now);
+        self.commit(decision, self.state.now());
         self.outputs.push_back(Output::Publish { serial, topic, payload });
     }
 }

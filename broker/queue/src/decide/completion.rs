@@ -17,7 +17,7 @@ impl Group {
     /// Called after the count, the pages or the state of a job may have changed. Drops the entries
     /// that it may no longer release, and requests the topic heads when nothing of it is left.
     pub(crate) fn settle_job(&mut self, number: JobNumber, now: Moment) {
-        let Some(job) = self.jobs.find(number) else {
+        let Some(job) = self.state.jobs().find(number) else {
             return;
         };
         let ends_as = if job.cancelled {
@@ -34,7 +34,7 @@ impl Group {
         for key in keys {
             self.commit(Decision::JobCleared { number, key, end }, now);
         }
-        let Some(job) = self.jobs.find(number) else {
+        let Some(job) = self.state.jobs().find(number) else {
             return;
         };
         if awaits_consumption(job) && job.completion_heads.is_none() {
@@ -44,7 +44,7 @@ impl Group {
 
     /// Does this for all jobs that are not done.
     pub(crate) fn settle_unfinished_jobs(&mut self, now: Moment) {
-        let unfinished = self.jobs.iter().filter(|job| job.state != JobState::Done);
+        let unfinished = self.state.jobs().iter().filter(|job| job.state != JobState::Done);
         let numbers: Vec<JobNumber> = unfinished.map(|job| job.id.number).collect();
         for number in numbers {
             self.settle_job(number, now);
@@ -60,7 +60,7 @@ impl Group {
         heads: BTreeMap<TopicName, Seq>,
         now: Moment,
     ) {
-        if self.jobs.find(number).is_some_and(awaits_consumption) {
+        if self.state.jobs().find(number).is_some_and(awaits_consumption) {
             self.commit(Decision::JobCompletionPending { number, heads }, now);
             self.complete_if_consumed(number, now);
         }
@@ -72,18 +72,18 @@ impl Group {
         for number in seeded {
             self.settle_job(number, now);
         }
-        for number in self.jobs.completion_pending() {
+        for number in self.state.jobs().completion_pending() {
             self.complete_if_consumed(number, now);
         }
     }
 
     pub(crate) fn complete_if_consumed(&mut self, number: JobNumber, now: Moment) {
-        let Some(job) = self.jobs.find(number) else {
+        let Some(job) = self.state.jobs().find(number) else {
             return;
         };
         let Some(heads) = &job.completion_heads else { return };
         // A topic that no longer feeds the group is not waited for.
-        let feeds = |topic: &TopicName| self.config.settings.topics.contains(topic);
+        let feeds = |topic: &TopicName| self.state.config().settings.topics.contains(topic);
         let all_taken =
             heads.iter().all(|(topic, head)| !feeds(topic) || self.next_to_consume(topic) >= *head);
         // A full group consumes further events only after some entries have ended.
@@ -93,10 +93,11 @@ impl Group {
             && (all_taken || mutants::is(Mutant::DoneBeforeConsumed))
         {
             let end = job.end();
-            let serial = format!("{}.{}", self.run, self.last_serial + 1);
-            let group = Some(self.name.to_string());
+            let serial = format!("{}.{}", self.state.run(), self.state.last_serial() + 1);
+            let group = Some(self.state.name().to_string());
             let announced = JobEnd { group, serial: Some(serial), ..end.clone() }.to_string();
-            let forgotten = self.jobs.next_evicted(self.config.finished_jobs_max).cloned();
+            let forgotten =
+                self.state.jobs().next_evicted(self.state.config().finished_jobs_max).cloned();
             self.commit(Decision::JobDone { number }, now);
             if let Some(name) = forgotten {
                 self.report_job_name(&name);
@@ -111,7 +112,7 @@ impl Group {
 
     /// Closes a job that was left open for too long.
     pub(crate) fn close_abandoned_job(&mut self, number: JobNumber, now: Moment) {
-        let Some(job) = self.jobs.find(number) else {
+        let Some(job) = self.state.jobs().find(number) else {
             return;
         };
         if job.state != JobState::Open {

@@ -40,30 +40,30 @@ impl Group {
     /// Counts the timers that lead to a decision.
     #[cfg(test)]
     pub(crate) fn expiry_count(&self) -> usize {
-        self.leases.expiries().count()
-            + self.jobs.timers().count()
-            + self.schedules.timers().count()
-            + self.frontier.rules().ends().count()
+        self.state.leases().expiries().count()
+            + self.state.jobs().timers().count()
+            + self.state.schedules().timers().count()
+            + self.state.frontier().rules().ends().count()
     }
 
     pub(crate) fn next_expiry(&self) -> Option<Moment> {
-        let rules = self.frontier.rules().next_end();
-        let (leases, jobs) = (self.leases.next_expiry(), self.jobs.next_timer());
-        [leases, jobs, self.schedules.next_due(), rules].into_iter().flatten().min()
+        let rules = self.state.frontier().rules().next_end();
+        let (leases, jobs) = (self.state.leases().next_expiry(), self.state.jobs().next_timer());
+        [leases, jobs, self.state.schedules().next_due(), rules].into_iter().flatten().min()
     }
 
     /// Returns the earliest of these that is due at `now`. At the same moment, leases come first,
     /// then jobs, then schedules, then rules.
     fn pop_expiry(&mut self, now: Moment) -> Option<Expiry> {
         let first = self.next_expiry()?;
-        if self.leases.next_expiry() == Some(first) {
-            self.leases.pop_expired(now).map(Expiry::Lease)
-        } else if self.jobs.next_timer() == Some(first) {
-            self.jobs.pop_timer(now).map(Expiry::Job)
-        } else if self.schedules.next_due() == Some(first) {
-            self.schedules.pop_due(now).map(Expiry::Schedule)
+        if self.state.leases().next_expiry() == Some(first) {
+            self.state.pop_expired_lease(now).map(Expiry::Lease)
+        } else if self.state.jobs().next_timer() == Some(first) {
+            self.state.pop_job_timer(now).map(Expiry::Job)
+        } else if self.state.schedules().next_due() == Some(first) {
+            self.state.pop_schedule(now).map(Expiry::Schedule)
         } else {
-            let end = self.frontier.pop_rule_end(now);
+            let end = self.state.pop_rule_end(now);
             end.map(|(name, below)| Expiry::Rule(name, below))
         }
     }

@@ -36,7 +36,7 @@ impl Group {
                 let job = self.find_job(name)?;
                 if job.state != JobState::Done {
                     let number = job.id.number;
-                    self.jobs.add_waiter(number, requester);
+                    self.job_waiters.entry(number).or_default().push(requester);
                     return Ok(None);
                 }
                 job.end().into()
@@ -136,7 +136,7 @@ impl Group {
         let number = self.find_job(name)?.id.number;
         let url = CanonicalUrl::parse(url)
             .map_err(|error| bad_argument(format!("url={url}: {error}")))?;
-        let key = self.config.key_of_url(&url).ok_or_else(|| {
+        let key = self.state.config().key_of_url(&url).ok_or_else(|| {
             conflict("a group with key=attr:<name> takes seeds only as events with this attribute")
         })?;
         self.check_request(&url, |rule| rule.block)?;
@@ -148,7 +148,7 @@ impl Group {
             let text = format!("item= and source= have more than {FORWARDED_BYTES_MAX} bytes");
             return Err(bad_argument(text));
         }
-        let (due, at) = self.schedules.due_after(after, now);
+        let (due, at) = self.state.schedules().due_after(after, now);
         let request = EventRequest {
             text: url.as_str(),
             url_key: Some(url.url_key()),
@@ -183,13 +183,13 @@ impl Group {
 
     /// Tells other groups whether this group has a job of that name.
     pub(crate) fn report_job_name(&mut self, name: &JobName) {
-        let known = self.jobs.named(name.as_ref()).is_some();
+        let known = self.state.jobs().named(name.as_ref()).is_some();
         self.outputs.push_back(Output::JobNameChanged { name: name.clone(), exists: known });
     }
 
     /// Answers all clients that wait for the end of a pass.
     pub(crate) fn answer_waiters(&mut self, number: JobNumber, end: &JobEnd) {
-        for requester in self.jobs.take_waiters(number) {
+        for requester in self.job_waiters.remove(&number).unwrap_or_default() {
             self.answer(requester, Ok(end.clone().into()));
         }
     }

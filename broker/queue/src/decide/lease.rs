@@ -19,12 +19,19 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let entry = self.held_entry(requester, task)?;
-        let over =
-            over && self.frontier.get(entry).entry.lease().is_some_and(|lease| !lease.request_over);
-        let until = now + self.config.settings.lease_ms;
+        let over = over
+            && self
+                .state
+                .frontier()
+                .get(entry)
+                .entry
+                .lease()
+                .is_some_and(|lease| !lease.request_over);
+        let until = now + self.state.config().settings.lease_ms;
         let rest = self.capped_rest(hold, now);
         self.commit(Decision::Touched { entry, until, request_over: over, rest }, now);
-        Ok(TouchStatus { task: task.to_string(), lease: self.config.settings.lease_ms }.into())
+        Ok(TouchStatus { task: task.to_string(), lease: self.state.config().settings.lease_ms }
+            .into())
     }
 
     /// Returns the entry of a task that this member holds at this attempt.
@@ -34,10 +41,10 @@ impl Group {
         task: &TaskId,
     ) -> Result<EntryId, ProtocolError> {
         let stale = || ProtocolError::new(Code::Stale, task.to_string());
-        let entry = &self.frontier.find(task.entry).ok_or_else(stale)?.entry;
+        let entry = &self.state.frontier().find(task.entry).ok_or_else(stale)?.entry;
         let lease = entry.lease().ok_or_else(stale)?;
         let is_its = lease.member == requester.member
-            && task.group == self.name
+            && task.group == *self.state.name()
             && (task.run, task.attempt) == (lease.run, entry.releases);
         if !is_its && !mutants::is(Mutant::AnyTaskId) {
             return Err(stale());
@@ -48,12 +55,12 @@ impl Group {
     /// Expires a lease: the member did not answer in time, and what it did with the task is
     /// unknown.
     pub(crate) fn expire_lease(&mut self, id: EntryId, now: Moment) {
-        let Some(lease) = self.frontier.find(id).and_then(|live| live.entry.lease()) else {
+        let Some(lease) = self.state.frontier().find(id).and_then(|live| live.entry.lease()) else {
             return;
         };
         let member = lease.member;
         self.notice(Notice::LeaseExpired { entry: id, member });
-        self.leases.mark_silent(member);
+        self.state.mark_silent(member);
         self.commit(Decision::Lost { entry: id }, now);
         self.give_up_if_exhausted(id, (None, false), now);
         self.unpin(member, now);

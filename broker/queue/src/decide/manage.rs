@@ -15,25 +15,25 @@ impl Group {
         changes: &SettingWords,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let config = self.config.with_settings(setting_pairs(changes))?;
+        let config = self.state.config().with_settings(setting_pairs(changes))?;
         config.validate()?;
         let is_used = !self.is_idle()
-            || !self.frontier.keys().is_empty()
-            || !self.dead_letters.is_empty()
-            || !self.schedules.is_empty()
-            || self.frontier.rules().len() > 0
-            || self.jobs.unfinished() > 0;
-        if config.settings.key != self.config.settings.key && is_used {
+            || !self.state.frontier().keys().is_empty()
+            || !self.state.dead_letters().is_empty()
+            || !self.state.schedules().is_empty()
+            || self.state.frontier().rules().len() > 0
+            || self.state.jobs().unfinished() > 0;
+        if config.settings.key != self.state.config().settings.key && is_used {
             return Err(ProtocolError::new(
                 Code::Conflict,
                 "the key cannot change while the group has entries, dead letters, schedules, rules, \
                  jobs that are not done, or keys that rest",
             ));
         }
-        let ok = format!("{} {}", self.name, config.settings);
+        let ok = format!("{} {}", self.state.name(), config.settings);
         self.commit(Decision::Configured(Box::new(config)), now);
         // A topic for which a job waited may no longer feed the group.
-        for number in self.jobs.completion_pending() {
+        for number in self.state.jobs().completion_pending() {
             self.complete_if_consumed(number, now);
         }
         Ok(ok.into())
@@ -41,9 +41,9 @@ impl Group {
 
     /// Sets the delay of keys, if it differs.
     pub(crate) fn set_delay(&mut self, delay_ms: Option<u64>, now: Moment) {
-        if self.config.settings.delay_ms != delay_ms {
-            let settings = GroupSettings { delay_ms, ..self.config.settings.clone() };
-            let config = GroupConfig { settings, ..self.config.clone() };
+        if self.state.config().settings.delay_ms != delay_ms {
+            let settings = GroupSettings { delay_ms, ..self.state.config().settings.clone() };
+            let config = GroupConfig { settings, ..self.state.config().clone() };
             self.commit(Decision::Configured(Box::new(config)), now);
         }
     }
@@ -54,24 +54,24 @@ impl Group {
         settings: Box<JobSettings>,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        if self.config.settings.key.is_own() {
+        if self.state.config().settings.key.is_own() {
             let text = "a group with key=none or seq cannot have jobs, because jobs count URLs";
             return Err(ProtocolError::new(Code::Conflict, text));
         }
-        let decision = match self.jobs.named(name.as_ref()) {
+        let decision = match self.state.jobs().named(name.as_ref()) {
             Some(job) if job.state != JobState::Done => {
                 self.check_reopening(job, &settings)?;
                 Decision::JobReopened { number: job.id.number }
             }
             _ => {
-                let max = self.config.jobs_max;
-                if self.jobs.unfinished() >= max {
+                let max = self.state.config().jobs_max;
+                if self.state.jobs().unfinished() >= max {
                     let text = format!(
                         "{max} jobs are not done, which is the limit; try again when one is done"
                     );
                     return Err(ProtocolError::new(Code::Limit, text));
                 }
-                let number = self.jobs.number_for(name);
+                let number = self.state.jobs().number_for(name);
                 Decision::JobOpened { number, name: name.clone(), settings }
             }
         };

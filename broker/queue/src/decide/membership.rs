@@ -41,17 +41,17 @@ impl Group {
         label: ClientLabel,
         now: Moment,
     ) {
-        let known = self.leases.members().find(requester.member);
+        let known = self.state.leases().members().find(requester.member);
         let moved = known.is_none_or(|member| member.conn() != Some(requester.conn));
         let conn = MemberConn { id: requester.conn, credit, label };
-        self.leases.join(requester.member, conn, now);
-        let held = self.leases.members().find(requester.member).map_or(0, Member::load);
+        self.state.join(requester.member, conn, now);
+        let held = self.state.leases().members().find(requester.member).map_or(0, Member::load);
         let status = MemberStatus {
-            group: self.name.to_string(),
+            group: self.state.name().to_string(),
             credit: credit.tasks.into(),
             render: credit.render.map(Into::into),
             held: held as u64,
-            since: self.since,
+            since: self.state.since(),
         };
         self.answer(requester, Ok(status.into()));
         if moved {
@@ -61,10 +61,13 @@ impl Group {
     }
 
     pub(crate) fn disconnected(&mut self, conn: ConnId, now: Moment) {
-        self.jobs.remove_waiters(conn);
+        self.job_waiters.retain(|_, waiters| {
+            waiters.retain(|requester| requester.conn != conn);
+            !waiters.is_empty()
+        });
         self.rule_waiters.retain(|waiter| waiter.requester.conn != conn);
         self.reads.remove_waits(conn);
-        if let Some(member) = self.leases.disconnect(conn, now) {
+        if let Some(member) = self.state.disconnect(conn, now) {
             self.resend_tasks(member, now);
             self.unpin_untakeable(member, now);
         }
@@ -79,7 +82,7 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let id = self.find_member(name)?;
-        if self.leases.members().find(id).is_some_and(Member::is_drained) != drained {
+        if self.state.leases().members().find(id).is_some_and(Member::is_drained) != drained {
             if drained {
                 self.make_room_for_drained(now)?;
             }
@@ -89,14 +92,14 @@ impl Group {
             }
         }
         // A member that is gone is forgotten when it is drained no more.
-        let member = self.leases.members().find(id);
+        let member = self.state.leases().members().find(id);
         let fields = member.map_or_else(MemberFields::default, |member| member.status(now));
-        Ok(DrainStatus { group: self.name.to_string(), member: id.short(), fields }.into())
+        Ok(DrainStatus { group: self.state.name().to_string(), member: id.short(), fields }.into())
     }
 
     /// Returns the member with these first digits, or else with this name.
     fn find_member(&self, name: &str) -> Result<MemberId, ProtocolError> {
-        let members = || self.leases.members().iter();
+        let members = || self.state.leases().members().iter();
         let mut found: Vec<_> = members().filter(|(id, _)| id.short() == name).collect();
         if found.is_empty() {
             found.extend(members().filter(|(_, member)| member.name() == Some(name)));
@@ -105,14 +108,17 @@ impl Group {
             [(id, _)] => return Ok(id),
             [] => (
                 Code::NotFound,
-                format!("no member {name} in group {0}; GROUP members {0} lists them", self.name),
+                format!(
+                    "no member {name} in group {0}; GROUP members {0} lists them",
+                    self.state.name()
+                ),
             ),
             _ => {
                 let count = found.len();
                 let text = format!(
                     "{count} members of group {0} are {name}; name one by its digits in GROUP \
                      members {0}",
-                    self.name
+                    self.state.name()
                 );
                 (Code::Conflict, text)
             }
@@ -122,10 +128,11 @@ impl Group {
 
     /// Forgets drained members that are gone for long. Fails if too many are left for another.
     fn make_room_for_drained(&mut self, now: Moment) -> Result<(), ProtocolError> {
-        for member in self.leases.members().gone_for_long(now) {
+        for member in self.state.leases().members().gone_for_long(now) {
             self.commit(Decision::MemberDrained { member, drained: false }, now);
         }
-        let drained = self.leases.members().iter().filter(|(_, member)| member.is_drained());
+        let drained =
+            self.state.leases().members().iter().filter(|(_, member)| member.is_drained());
         if drained.count() < DRAINED_MAX {
             return Ok(());
         }
@@ -135,7 +142,7 @@ impl Group {
 
     /// Sends a member all tasks that it holds, on its current connection.
     fn resend_tasks(&mut self, member: MemberId, now: Moment) {
-        let Some(member) = self.leases.members().find(member) else { return };
+        let Some(member) = self.state.leases().members().find(member) else { return };
         let Some(conn) = member.conn() else { return };
         for entry in member.held() {
             self.send_task(entry, conn, now);
@@ -144,7 +151,7 @@ impl Group {
 
     /// Sends a held entry to its worker.
     pub(crate) fn send_task(&mut self, id: EntryId, conn: ConnId, now: Moment) {
-        let entry = &self.frontier.get(id).entry;
+        let entry = &self.state.frontier().get(id).entry;
         let lease = entry.lease().expect("a task is sent only to its holder");
         let task = TaskMessage {
             id: self.task_id(id, entry, lease),
@@ -156,16 +163,16 @@ impl Group {
     }
 
     pub(crate) fn task_id(&self, id: EntryId, entry: &Entry, lease: &Lease) -> TaskId {
-        let (group, attempt) = (self.name.clone(), entry.releases);
+        let (group, attempt) = (self.state.name().clone(), entry.releases);
         TaskId { group, run: lease.run, entry: id, attempt }
     }
 
     /// Returns the job and pass of an entry: those in which it waits, or the finished ones that it
     /// repairs.
     pub(crate) fn job_and_pass(&self, entry: &Entry) -> Option<(&Job, u32)> {
-        let repaired = entry.repairs.filter(|pass| self.jobs.of_pass(*pass).is_some());
+        let repaired = entry.repairs.filter(|pass| self.state.jobs().of_pass(*pass).is_some());
         let pass = entry.admitted.job.or(repaired)?;
-        Some((self.jobs.find(pass.number)?, pass.pass))
+        Some((self.state.jobs().find(pass.number)?, pass.pass))
     }
 
     fn task_payload(&self, entry: &Entry) -> String {
@@ -174,7 +181,7 @@ impl Group {
         let admitted = &entry.admitted;
         let len = admitted.text.len() + OWN_BYTES + admitted.forwarded.len();
         let mut payload = String::with_capacity(len);
-        if self.config.settings.key == KeyKind::Seq {
+        if self.state.config().settings.key == KeyKind::Seq {
             payload.extend([&*admitted.key, " "]);
         }
         payload.push_str(&admitted.text);
@@ -183,7 +190,7 @@ impl Group {
             // Writing into a string cannot fail.
             let _ = write!(payload, " job={} pass={pass} depth={depth} number={number}", job.name);
             // Omitted while the scope has not grown and no rule has ended, as in most jobs.
-            let (extent, lifted) = (job.extent(), self.frontier.rules().history().lifted);
+            let (extent, lifted) = (job.extent(), self.state.frontier().rules().history().lifted);
             if extent.is_some() || lifted > 0 {
                 let _ = write!(payload, " scope={}", extent.unwrap_or(0) + lifted);
             }
@@ -191,9 +198,9 @@ impl Group {
         if admitted.redirect {
             let _ = write!(payload, " kind=redirect hops={}", admitted.hops);
         }
-        let is_last = entry.failures + 1 >= self.config.settings.max_attempts;
+        let is_last = entry.failures + 1 >= self.state.config().settings.max_attempts;
         // While its host is down, no failure counts.
-        payload.push_str(match self.frontier.circuit_down(admitted.id) {
+        payload.push_str(match self.state.frontier().circuit_down(admitted.id) {
             _ if admitted.url_key.is_none() => "",
             None if is_last => " last=yes",
             Some(circuit) if circuit.is_last_try() => " last=down",
@@ -203,7 +210,7 @@ impl Group {
             let _ = write!(payload, " again={}", again.url);
         }
         if let Some(schedule) = self.schedule_of(admitted) {
-            let _ = write!(payload, " every={}", self.schedules.interval_text(schedule));
+            let _ = write!(payload, " every={}", self.state.schedules().interval_text(schedule));
         }
         payload.push_str(&self.task_attributes(admitted));
         payload
@@ -214,7 +221,7 @@ impl Group {
     fn schedule_of(&self, admitted: &Admission) -> Option<&Schedule> {
         let moved = admitted.redirect.then(|| moved_from(&admitted.forwarded)).flatten();
         let url = moved.map_or(admitted.url_key, |moved| Some(CanonicalUrl::key_of(moved)));
-        self.schedules.find(url?)
+        self.state.schedules().find(url?)
     }
 
     /// Returns the attributes for the target of an entry's redirect. They include the URL with the
@@ -222,7 +229,7 @@ impl Group {
     pub(crate) fn redirect_attributes(&self, admitted: &Admission) -> Box<str> {
         let own = self.task_attributes(admitted);
         let mut carried = without_attribute(&own, CHAIN.trim_start());
-        let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
+        let schedule = admitted.url_key.and_then(|url| self.state.schedules().find(url));
         let schedule = schedule.filter(|_| moved_from(&carried).is_none());
         let schedule = schedule.map(|schedule| format!("{MOVED_FROM}{}", schedule.text));
         let chain = admitted.url_key.filter(|_| admitted.job.is_some());
@@ -242,7 +249,7 @@ impl Group {
     /// because it decides which member receives the entry.
     pub(crate) fn task_attributes<'a>(&self, admitted: &'a Admission) -> Cow<'a, str> {
         let own = &admitted.forwarded;
-        let schedule = admitted.url_key.and_then(|url| self.schedules.find(url));
+        let schedule = admitted.url_key.and_then(|url| self.state.schedules().find(url));
         let Some(schedule) = schedule.filter(|schedule| schedule.forwarded != *own) else {
             return Cow::Borrowed(own);
         };

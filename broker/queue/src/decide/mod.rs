@@ -1,6 +1,5 @@
 //! Decisions: what the group does with an input. Each is applied and recorded at once
-//! (`Group::commit`); nothing here changes the group in another way, except for what waits for
-//! texts and for what members are connected.
+//! (`Group::commit`), which is the only way to change the state from here.
 
 mod admit;
 mod completion;

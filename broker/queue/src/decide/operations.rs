@@ -41,7 +41,7 @@ impl Group {
     }
 
     fn pause(&mut self, paused: bool, now: Moment) -> GroupStatus {
-        if self.is_paused != paused {
+        if self.state.is_paused() != paused {
             self.commit(Decision::Paused(paused), now);
         }
         self.status()
@@ -61,7 +61,7 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let entries = self.fitting(selected)?;
-        let (group, next) = (self.name.to_string(), selected.next());
+        let (group, next) = (self.state.name().to_string(), selected.next());
         let mut status = ChangedEntriesStatus { group, next, ..ChangedEntriesStatus::default() };
         let count = Some(entries.len() as u64);
         match selected.change.action {
@@ -98,7 +98,7 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let entries = self.dead_among(selection)?;
-        let (group, dropped) = (self.name.to_string(), Some(entries.len() as u64));
+        let (group, dropped) = (self.state.name().to_string(), Some(entries.len() as u64));
         self.commit_unless_empty(entries, |entries| Decision::DeadDropped { entries }, now);
         Ok(ChangedEntriesStatus { group, dropped, ..ChangedEntriesStatus::default() }.into())
     }
@@ -111,7 +111,7 @@ impl Group {
             let text = "the group is full; retry when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        let (group, retried) = (self.name.to_string(), Some(entries.len() as u64));
+        let (group, retried) = (self.state.name().to_string(), Some(entries.len() as u64));
         self.commit_unless_empty(entries, |entries| Decision::DeadRetried { entries }, now);
         let blocked = Some(blocked.len() as u64).filter(|blocked| *blocked > 0);
         Ok(ChangedEntriesStatus { group, retried, blocked, ..ChangedEntriesStatus::default() }
@@ -132,9 +132,9 @@ impl Group {
 
     /// Describes the task with the longest lease, if members hold any.
     fn describe_held(&self, now: Moment) -> Option<String> {
-        let members = self.leases.members().iter().map(|(_, member)| member);
+        let members = self.state.leases().members().iter().map(|(_, member)| member);
         let held = members.flat_map(Member::held).filter_map(|id| {
-            let entry = &self.frontier.get(id).entry;
+            let entry = &self.state.frontier().get(id).entry;
             entry.lease().map(|lease| (lease.until, id, lease.member))
         });
         let (until, id, member) = held.max()?;
@@ -148,37 +148,42 @@ impl Group {
     /// Deletes the group, with everything that waits.
     fn delete(&mut self, is_forced: bool, now: Moment) -> Result<Answer, ProtocolError> {
         let conflict = |text: String| Err(ProtocolError::new(Code::Conflict, text));
-        if self.name.as_str() == DEFAULT_GROUP {
+        if self.state.name().as_str() == DEFAULT_GROUP {
             return conflict(format!("group {DEFAULT_GROUP} cannot be deleted"));
         }
         let connected = self.status().members;
         if connected > 0 {
             return conflict(format!(
                 "group {} has {connected} connected members; stop them first",
-                self.name
+                self.state.name()
             ));
         }
         if let Some(held) = self.describe_held(now).filter(|_| !is_forced) {
-            return conflict(format!("group {}: {held}; force=yes deletes it now", self.name));
+            return conflict(format!(
+                "group {}: {held}; force=yes deletes it now",
+                self.state.name()
+            ));
         }
-        let unfinished = self.jobs.unfinished();
+        let unfinished = self.state.jobs().unfinished();
         if unfinished > 0 {
             return conflict(format!(
                 "{unfinished} jobs of group {} are not done; cancel them first",
-                self.name
+                self.state.name()
             ));
         }
-        if !self.unpublished.is_empty() {
-            let text = format!("group {} is publishing its last events; try again", self.name);
+        if !self.state.unpublished().is_empty() {
+            let text =
+                format!("group {} is publishing its last events; try again", self.state.name());
             return Err(ProtocolError::new(Code::Busy, text));
         }
         if self.is_blocked() {
             // No record may follow that of the deletion, and those of a snapshot would.
-            let text = format!("group {} is reading texts for a snapshot; try again", self.name);
+            let text =
+                format!("group {} is reading texts for a snapshot; try again", self.state.name());
             return Err(ProtocolError::new(Code::Busy, text));
         }
         self.commit(Decision::Deleted, now);
         self.outputs.push_back(Output::Deleted);
-        Ok(self.name.to_string().into())
+        Ok(self.state.name().to_string().into())
     }
 }

@@ -43,14 +43,14 @@ impl Group {
     ) -> Option<String> {
         let PageEnd { outcome, report, gave_up, ref location } = *end;
         let admitted = &entry.admitted;
-        admitted.url_key.filter(|_| self.config.settings.page_ready)?;
+        admitted.url_key.filter(|_| self.state.config().settings.page_ready)?;
         if mutants::is(Mutant::UntoldOutcome) && outcome != Outcome::Done {
             return None;
         }
-        let (group, since) = (&self.name, self.since.unwrap_or_default());
+        let (group, since) = (self.state.name(), self.state.since().unwrap_or_default());
         let mut event = String::with_capacity(admitted.text.len() + WORDS_BYTES);
         event.push_str(&admitted.text);
-        let (id, run, serial) = (admitted.id, self.run, self.last_serial + ahead);
+        let (id, run, serial) = (admitted.id, self.state.run(), self.state.last_serial() + ahead);
         // Writing into a string cannot fail.
         let _ = write!(
             event,

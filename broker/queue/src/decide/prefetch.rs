@@ -25,14 +25,14 @@ impl Group {
             });
             let mut found = [None; PREFETCH_BATCH];
             for (found, entry) in found.iter_mut().zip(tasks) {
-                *found = self.frontier.find(entry);
+                *found = self.state.frontier().find(entry);
             }
             let found = found.iter().flatten();
             for live in found.clone() {
                 black_box((live.key, live.entry.admitted.text.as_bytes().first()));
             }
             for live in found {
-                self.frontier.keys()[live.key].prefetch();
+                self.state.frontier().keys()[live.key].prefetch();
             }
         }
     }
@@ -43,15 +43,15 @@ impl Group {
         events: impl Iterator<Item = &'a ParsedEvent<'a>> + Clone,
     ) {
         let mut keys = [None; PREFETCH_BATCH];
-        let names = events.clone().filter_map(|parsed| parsed.key(&self.config));
-        self.frontier.keys().find_many(names, &mut keys);
+        let names = events.clone().filter_map(|parsed| parsed.key(self.state.config()));
+        self.state.frontier().keys().find_many(names, &mut keys);
         for fingerprint in events.filter_map(ParsedEvent::fingerprint) {
-            self.frontier.dormant().prefetch_url(fingerprint);
-            black_box(!self.frontier.waiting_of_url(fingerprint).is_empty());
+            self.state.frontier().dormant().prefetch_url(fingerprint);
+            black_box(!self.state.frontier().waiting_of_url(fingerprint).is_empty());
         }
         for key in keys.into_iter().flatten() {
-            if let Some(run) = self.frontier.keys()[key].dormant().any_run() {
-                self.frontier.dormant().prefetch(run.last);
+            if let Some(run) = self.state.frontier().keys()[key].dormant().any_run() {
+                self.state.frontier().dormant().prefetch(run.last);
             }
         }
     }
@@ -60,14 +60,14 @@ impl Group {
     pub(crate) fn prefetch_keys(&self, keys: impl Iterator<Item = KeyId>) {
         let mut firsts = [None; PREFETCH_BATCH];
         for (first, key) in firsts.iter_mut().zip(keys) {
-            *first = self.frontier.keys()[key].dormant().any_run().map(|run| run.first);
+            *first = self.state.frontier().keys()[key].dormant().any_run().map(|run| run.first);
         }
         let firsts = firsts.into_iter().flatten();
         for first in firsts.clone() {
-            self.frontier.dormant().prefetch(first);
+            self.state.frontier().dormant().prefetch(first);
         }
         for first in firsts {
-            self.frontier.dormant().prefetch_text(first);
+            self.state.frontier().dormant().prefetch_text(first);
         }
     }
 }

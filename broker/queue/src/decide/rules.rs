@@ -43,9 +43,10 @@ impl Group {
         now: Moment,
     ) -> Result<Option<Answer>, ProtocolError> {
         let (name, below) = self.rule_name(key)?;
-        let rules = self.frontier.rules();
+        let rules = self.state.frontier().rules();
         if rules.len() >= RULES_MAX && rules.named(&name, below).is_none() {
-            let text = format!("group {} has {RULES_MAX} rules, which is the limit", self.name);
+            let text =
+                format!("group {} has {RULES_MAX} rules, which is the limit", self.state.name());
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let RuleSettings { block, pause, delay_ms, parallel, for_ms, note } = settings.clone();
@@ -65,8 +66,11 @@ impl Group {
         now: Moment,
     ) -> Result<Option<Answer>, ProtocolError> {
         let (name, below) = self.rule_name(key)?;
-        let rule = self.frontier.rules().named(&name, below).cloned().ok_or_else(|| {
-            let text = format!("no rule {key} in group {0}; GROUP rules {0} lists them", self.name);
+        let rule = self.state.frontier().rules().named(&name, below).cloned().ok_or_else(|| {
+            let text = format!(
+                "no rule {key} in group {0}; GROUP rules {0} lists them",
+                self.state.name()
+            );
             ProtocolError::new(Code::NotFound, text)
         })?;
         self.remove_rule(name, below, now);
@@ -90,7 +94,7 @@ impl Group {
         if key.len() > KEY_BYTES_MAX {
             return Err(bad_argument(format!("key=: expected at most {KEY_BYTES_MAX} bytes")));
         }
-        match self.config.settings.key {
+        match self.state.config().settings.key {
             KeyKind::None | KeyKind::Seq => {
                 let text = "the group has no rules, because each event has its own key";
                 Err(ProtocolError::new(Code::Conflict, text))
@@ -101,7 +105,7 @@ impl Group {
                 let host =
                     key.parse::<HostPattern>().map_err(|error| no_key(&error.to_string()))?;
                 let domain = host.domain().unwrap_or(host.host());
-                if self.config.settings.key == KeyKind::Domain && domain != host.host() {
+                if self.state.config().settings.key == KeyKind::Domain && domain != host.host() {
                     let why = "the keys of this group are domains; this host is part of ";
                     return Err(no_key(&format!("{why}{domain}")));
                 }
@@ -111,12 +115,12 @@ impl Group {
     }
 
     fn answer_rule(&mut self, requester: Requester, rule: &KeyRule, now: Moment) -> Option<Answer> {
-        let (group, fields) = (self.name.to_string(), rule.fields(now));
+        let (group, fields) = (self.state.name().to_string(), rule.fields(now));
         let status = RuleStatus { group, key: rule.pattern(), fields };
         // Each request in flight belongs to an entry that a member holds.
-        let held = self.leases.members().iter().flat_map(|(_, member)| member.held());
-        let keys = held.map(|entry| self.frontier.get(entry).gate());
-        let keys = keys.filter(|key| rule.is_about(self.frontier.keys()[*key].name()));
+        let held = self.state.leases().members().iter().flat_map(|(_, member)| member.held());
+        let keys = held.map(|entry| self.state.frontier().get(entry).gate());
+        let keys = keys.filter(|key| rule.is_about(self.state.frontier().keys()[*key].name()));
         let busy: Vec<KeyId> = keys.filter(|key| self.is_held_and_busy(*key)).collect();
         let tasks = self.tasks_with_parts(rule);
         if busy.is_empty() && tasks.is_empty() {
@@ -129,20 +133,21 @@ impl Group {
     /// Returns the tasks that may be requesting parts of their pages from keys of this rule that are
     /// held now.
     fn tasks_with_parts(&self, rule: &KeyRule) -> Vec<(EntryId, u32)> {
-        let rules = self.frontier.rules();
+        let rules = self.state.frontier().rules();
         let is_held = |key: &str| rule.is_about(key) && rules.of(key).is_some_and(|of| of.holds());
         // A rule about the names below a host is not about that of the host alone.
         let in_force = rules.of(&format!("{}{}", if rule.below { "." } else { "" }, rule.name));
         // Only keys that are hosts or domains have permissions for parts.
-        let holds = matches!(self.config.settings.key, KeyKind::Host | KeyKind::Domain)
+        let holds = matches!(self.state.config().settings.key, KeyKind::Host | KeyKind::Domain)
             && in_force.is_some_and(|rule| rule.holds());
-        let held = self.leases.expiries().map(|(_, id)| &self.frontier.get(id).entry);
+        let held =
+            self.state.leases().expiries().map(|(_, id)| &self.state.frontier().get(id).entry);
         let requesting = held.filter(|entry| {
             // What an earlier run has permitted is unknown.
             let is_unknown = holds
-                && entry.lease().is_some_and(|lease| lease.run != self.run)
+                && entry.lease().is_some_and(|lease| lease.run != self.state.run())
                 && !mutants::is(Mutant::ForgetsParts);
-            is_unknown || self.frontier.parts.include(entry.admitted.id, holds, is_held)
+            is_unknown || self.state.frontier().parts.include(entry.admitted.id, holds, is_held)
         });
         let tasks = requesting.map(|entry| (entry.admitted.id, entry.releases));
         tasks.filter(|task| self.is_requesting(*task)).collect()
@@ -150,7 +155,7 @@ impl Group {
 
     /// Reports whether the request of a task, or one for a part of its page, may be in flight.
     fn is_requesting(&self, (id, attempt): (EntryId, u32)) -> bool {
-        let entry = self.frontier.find(id).map(|live| &live.entry);
+        let entry = self.state.frontier().find(id).map(|live| &live.entry);
         let lease = entry.filter(|entry| entry.releases == attempt).and_then(Entry::lease);
         lease.is_some_and(|lease| !lease.request_over)
     }
@@ -174,9 +179,7 @@ impl Group {
             let text = format!("{task} has reported the end of its requests");
             return Err(ProtocolError::new(Code::Conflict, text));
         }
-        if let Some(key) = self.config.key_of_url(&url) {
-            self.frontier.parts.begin(id, key);
-        }
+        self.state.begin_part(id, &url);
         Ok(())
     }
 
@@ -187,8 +190,8 @@ impl Group {
         forbids: impl Fn(&KeyRule) -> bool,
     ) -> Result<(), ProtocolError> {
         let conflict = |text| Err(ProtocolError::new(Code::Conflict, text));
-        if let Some(key) = self.config.key_of_url(url)
-            && let Some(rule) = self.frontier.rules().of(key).filter(|rule| forbids(rule))
+        if let Some(key) = self.state.config().key_of_url(url)
+            && let Some(rule) = self.state.frontier().rules().of(key).filter(|rule| forbids(rule))
         {
             let verb = if rule.block { "blocks" } else { "pauses" };
             return conflict(format!("the rule {} {verb} {key}", rule.pattern()));
@@ -217,26 +220,26 @@ impl Group {
 
     /// Reports whether a rule holds a key with requests in flight. The key may have been removed.
     fn is_held_and_busy(&self, key: KeyId) -> bool {
-        let queue = self.frontier.keys().at_index(key.index()).ok().flatten();
+        let queue = self.state.frontier().keys().at_index(key.index()).ok().flatten();
         queue.is_some_and(|queue| queue.is_held() && queue.in_flight() > 0)
             && !mutants::is(Mutant::AnswersRuleEarly)
     }
 
     /// Reports whether a rule blocks a key.
     pub(crate) fn blocks(&self, key: &str) -> bool {
-        self.frontier.rules().of(key).is_some_and(|rule| rule.block)
+        self.state.frontier().rules().of(key).is_some_and(|rule| rule.block)
     }
 
     /// Ends an entry that was returned or lost, if a rule blocks its next request.
     pub(crate) fn end_if_blocked(&mut self, id: EntryId, now: Moment) {
-        if self.frontier.is_blocked(id) && !mutants::is(Mutant::ReturnsToBlocked) {
+        if self.state.frontier().is_blocked(id) && !mutants::is(Mutant::ReturnsToBlocked) {
             self.commit(Decision::Ended { entries: vec![id], end: EndReason::Blocked }, now);
         }
     }
 
     /// Returns the dead entries that may not be retried, because a rule blocks their keys.
     pub(crate) fn blocked_dead(&self) -> BTreeSet<EntryId> {
-        let dead = self.dead_letters.iter().map(|dead| &dead.entry.admitted);
+        let dead = self.state.dead_letters().iter().map(|dead| &dead.entry.admitted);
         dead.filter(|admitted| self.blocks(&admitted.key)).map(|admitted| admitted.id).collect()
     }
 }

@@ -16,13 +16,13 @@ impl Group {
     /// Creates the entry of a schedule that is due, unless another fetch has replaced it or its
     /// last entry is not final.
     pub(crate) fn fire_schedule(&mut self, url: UrlKey, now: Moment) {
-        let Some(schedule) = self.schedules.find(url) else { return };
-        let at_time = self.schedules.due_next_day(url, now);
+        let Some(schedule) = self.state.schedules().find(url) else { return };
+        let at_time = self.state.schedules().due_next_day(url, now);
         let next = at_time.map_or_else(|| schedule.next_after(now), |time| time.due);
         let mut skipped = None;
         let is_replaced = schedule.skips_next || schedule.entry.is_some();
-        let is_never =
-            !self.config.settings.key.is_own() && self.never_list.covers_text(&schedule.text);
+        let is_never = !self.state.config().settings.key.is_own()
+            && self.never_list.covers_text(&schedule.text);
         let item = if is_replaced || is_never || self.blocks(&schedule.key) {
             None
         } else if let Some(entry) = self.waiting_entry(url, None) {
@@ -54,7 +54,7 @@ impl Group {
     /// them.
     pub(crate) fn end_unneeded(&mut self, mut entries: Vec<EntryId>, now: Moment) {
         entries.retain(|id| {
-            self.frontier.find(*id).is_some_and(|live| {
+            self.state.frontier().find(*id).is_some_and(|live| {
                 let Entry { admitted, state, repairs, .. } = &live.entry;
                 let is_needed = admitted.announced || admitted.job.is_some() || repairs.is_some();
                 *state == EntryState::Delayed && !is_needed
@@ -79,8 +79,8 @@ impl Group {
         if request.text.len() > URL_BYTES_MAX {
             return Err("payload-too-long");
         }
-        let is_new = self.schedules.find(url_key).is_none();
-        if is_new && self.schedules.len() >= self.config.schedules_max {
+        let is_new = self.state.schedules().find(url_key).is_none();
+        if is_new && self.state.schedules().len() >= self.state.config().schedules_max {
             return Err("too-many-schedules");
         }
         Ok(Schedule {
@@ -111,12 +111,12 @@ impl Group {
             After::Ms(ms) if ms > 0 && ms < EVERY_MS_MIN => return Err("bad-every"),
             After::Ms(ms) => (ms, now + ms),
             After::Time(time) => {
-                let (due, unix_ms) = self.schedules.due_at(time, now);
+                let (due, unix_ms) = self.state.schedules().due_at(time, now);
                 at.schedule = Some(unix_ms);
                 (DAY_MS, due)
             }
         };
-        let present = self.schedules.find(url_key);
+        let present = self.state.schedules().find(url_key);
         let Some(present) = present.filter(|present| self.matches_previous(present, was, carried))
         else {
             return Ok(EventVerdict::default());
@@ -133,16 +133,16 @@ impl Group {
     /// Reports whether a schedule still has this interval and these attributes.
     fn matches_previous(&self, schedule: &Schedule, every: After, carried: &str) -> bool {
         let present: HashSet<&str> = schedule.forwarded.split(' ').collect();
-        let is_same = self.schedules.interval_text(schedule) == every.to_string();
+        let is_same = self.state.schedules().interval_text(schedule) == every.to_string();
         is_same && carried.split(' ').all(|word| present.contains(word))
             || mutants::is(Mutant::IgnoresWas)
     }
 
     /// In a group without keys, the entry is as that of the event.
     fn scheduled_admission(&self, schedule: &Schedule, now: Moment) -> Admission {
-        let is_keyless = self.config.settings.key.is_own();
+        let is_keyless = self.state.config().settings.key.is_own();
         Admission {
-            id: self.frontier.next_id(),
+            id: self.state.frontier().next_id(),
             text: schedule.text.clone(),
             url_key: (!is_keyless).then_some(schedule.url_key),
             key: schedule.key.clone(),

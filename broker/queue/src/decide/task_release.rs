@@ -8,7 +8,6 @@ use tidings_protocol::{KeyRest, Outcome, PAGE_READY_TOPIC};
 use super::page_event::PageEnd;
 use super::prefetch::PREFETCH_BATCH;
 use crate::Group;
-use crate::config::GroupConfig;
 use crate::dead_letters::DOWN;
 use crate::entry::{Admission, Demand, EndReason, Entry, EntryId, RecordedRest};
 use crate::frontier::entry_text::DormantRef;
@@ -16,9 +15,9 @@ use crate::frontier::key_queue::CLOCK_GRAIN_MS;
 use crate::frontier::keys::KeyId;
 use crate::frontier::lane::Lane;
 use crate::frontier::lane::lane_of;
+use crate::frontier::next_entry;
 use crate::frontier::release_order::ReadyClass;
-use crate::frontier::{Turns, next_entry};
-use crate::jobs::{Jobs, admits_waiting};
+use crate::jobs::admits_waiting;
 use crate::leases::Member;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
@@ -44,19 +43,20 @@ impl Group {
         let mut skipped: [SmallVec<[Lane; SKIPPED_MAX]>; 2] = Default::default();
         let mut ended = 0;
         for released in 0_usize.. {
-            if self.is_paused || self.unpublished.is_full() {
+            if self.state.is_paused() || self.state.unpublished().is_full() {
                 break;
             }
-            let members = self.leases.members();
-            let Some((key, place, render)) = self.frontier.next_ready(members, &skipped) else {
+            let Some((key, place, render)) = self.state.next_ready(&skipped) else {
                 break;
             };
+            let members = self.state.leases().members();
             if released.is_multiple_of(PREFETCH_BATCH) {
-                let upcoming = self.frontier.ready(render).upcoming(place, PREFETCH_BATCH);
+                let upcoming = self.state.frontier().ready(render).upcoming(place, PREFETCH_BATCH);
                 self.prefetch_keys(upcoming);
             }
-            let queue = &self.frontier.keys()[key];
-            let next = next_entry(queue, render, &self.jobs).expect("a ready key has a next entry");
+            let queue = &self.state.frontier().keys()[key];
+            let next =
+                next_entry(queue, render, self.state.jobs()).expect("a ready key has a next entry");
             let id = next.entry;
             let unread = self.dormant_to_read(id);
             let is_later = match place {
@@ -64,7 +64,7 @@ impl Group {
                 ReadyClass::Any(lane, rank) => {
                     // The texts of one priority are read together.
                     let rank = if unread.is_some() { rank.first_of_priority() } else { rank };
-                    self.frontier.loading(render).is_before(lane, rank)
+                    self.state.frontier().loading(render).is_before(lane, rank)
                 }
                 ReadyClass::Pinned(_) | ReadyClass::Suspect(_) => false,
             };
@@ -78,13 +78,13 @@ impl Group {
                     && !is_later
                     && has_room()
                 {
-                    missing.push(self.frontier.begin_loading(key, (lane, rank), dormant));
+                    missing.push(self.state.begin_loading(key, (lane, rank), dormant));
                 } else if skipped.len() < SKIPPED_MAX {
                     skipped.push(next.lane);
                     if let Lane::Job(job) = next.lane
                         && mutants::is(Mutant::LosesSkipped)
                     {
-                        self.frontier.block(job, true);
+                        self.state.lose_lane(job);
                     }
                 } else {
                     break;
@@ -109,7 +109,7 @@ impl Group {
             }
             let member = member.expect("a member with free credit was found for this class");
             let conn = members.find(member).and_then(Member::conn);
-            let until = now + self.config.settings.lease_ms;
+            let until = now + self.state.config().settings.lease_ms;
             self.commit(Decision::Released { entry: id, member, until }, now);
             self.send_task(id, conn.expect("a member with free credit is connected"), now);
         }
@@ -120,13 +120,14 @@ impl Group {
 
     /// Returns the entry if it is dormant and its text must be read before it is released.
     fn dormant_to_read(&self, id: EntryId) -> Option<DormantRef> {
-        if !self.frontier.dormant().has_stored_texts() {
+        if !self.state.frontier().dormant().has_stored_texts() {
             return None;
         }
-        self.frontier
+        self.state
+            .frontier()
             .dormant()
             .find(id)
-            .filter(|dormant| self.frontier.dormant().must_read(*dormant))
+            .filter(|dormant| self.state.frontier().dormant().must_read(*dormant))
     }
 
     /// Returns why an entry that is next must end and not be released. Its text is in memory. The
@@ -135,7 +136,7 @@ impl Group {
         if self.may_never_be_requested(id) {
             return Some(EndReason::Blocked);
         }
-        if self.frontier.keys()[key].gives_up(id) {
+        if self.state.frontier().keys()[key].gives_up(id) {
             return Some(EndReason::Down);
         }
         if self.must_leave_job(id) {
@@ -171,11 +172,13 @@ impl Group {
 
     /// Returns a waiting entry. Its text is in memory.
     pub(crate) fn unreleased(&self, id: EntryId) -> Cow<'_, Entry> {
-        if let Some(live) = self.frontier.find(id) {
+        if let Some(live) = self.state.frontier().find(id) {
             return Cow::Borrowed(&live.entry);
         }
-        let dormant = self.frontier.dormant().find(id);
-        Cow::Owned(self.dormant_entry(dormant.expect("an entry that is not active is dormant")))
+        let dormant = self.state.frontier().dormant().find(id);
+        Cow::Owned(
+            self.state.dormant_entry(dormant.expect("an entry that is not active is dormant")),
+        )
     }
 
     /// Reports whether the URL of an entry is on the never-list, or that of its next request.
@@ -192,14 +195,14 @@ impl Group {
     /// Reports whether an entry is next that does not belong to its job any more, because the
     /// settings of the job were changed.
     fn is_out_of_scope(&self, id: EntryId) -> bool {
-        if !self.jobs.has_changed() {
+        if !self.state.jobs().has_changed() {
             return false;
         }
-        let number = match self.frontier.find(id) {
+        let number = match self.state.frontier().find(id) {
             Some(live) => live.entry.admitted.job.map(|pass| pass.number),
-            None => self.frontier.dormant().find(id).and_then(|dormant| dormant.job()),
+            None => self.state.frontier().dormant().find(id).and_then(|dormant| dormant.job()),
         };
-        let job = number.and_then(|number| self.jobs.find_changed(number));
+        let job = number.and_then(|number| self.state.jobs().find_changed(number));
         let Some(job) = job else { return false };
         let entry = self.unreleased(id);
         let Admission { text, depth, .. } = &entry.admitted;
@@ -210,9 +213,9 @@ impl Group {
     /// then released without the job, which has no page left.
     fn must_leave_job(&self, id: EntryId) -> bool {
         // An announced entry that is dormant has no job.
-        let Some(live) = self.frontier.find(id) else { return false };
+        let Some(live) = self.state.frontier().find(id) else { return false };
         let entry = &live.entry;
-        let job = entry.admitted.job.and_then(|job| self.jobs.find(job.number));
+        let job = entry.admitted.job.and_then(|job| self.state.jobs().find(job.number));
         lane_of(&entry.admitted) == Lane::Announced
             && entry.again.is_none()
             && job.is_some_and(|job| job.is_blocked_on(&entry.admitted.key))
@@ -220,30 +223,11 @@ impl Group {
 
     /// Limits the rest that a worker requests for a key, and converts it to moments.
     pub(crate) fn capped_rest(&self, hold: KeyRest, now: Moment) -> RecordedRest {
-        let not_before_ms = hold.not_before_ms.map(|ms| ms.min(self.config.not_before_ms_max));
+        let not_before_ms =
+            hold.not_before_ms.map(|ms| ms.min(self.state.config().not_before_ms_max));
         RecordedRest {
             not_before: not_before_ms.map(|ms| now + ms + CLOCK_GRAIN_MS),
-            pace_ms: hold.pace_ms.map(|ms| ms.min(self.config.pace_ms_max)),
+            pace_ms: hold.pace_ms.map(|ms| ms.min(self.state.config().pace_ms_max)),
         }
     }
-
-    /// Updates whether a key is free and what it offers. Called after everything that may have
-    /// changed this, also for keys that may have been removed since.
-    pub(crate) fn refresh(&mut self, key: KeyId, now: Moment) {
-        self.frontier.refresh(key, &turns(&self.jobs, &self.config, now));
-    }
-
-    /// Offers a key for release under the class of its next entry, if it is free.
-    pub(crate) fn offer(&mut self, key: KeyId, now: Moment) {
-        self.frontier.offer(key, &turns(&self.jobs, &self.config, now));
-    }
-
-    /// Offers the key of an entry after its text was read: `Frontier::offer_next`.
-    pub(crate) fn offer_next(&mut self, dormant: DormantRef, now: Moment) {
-        self.frontier.offer_next(dormant, &turns(&self.jobs, &self.config, now));
-    }
-}
-
-fn turns<'a>(jobs: &'a Jobs, config: &GroupConfig, now: Moment) -> Turns<'a> {
-    Turns { jobs, parallel: config.settings.parallel, is_by_age: config.settings.key.is_own(), now }
 }

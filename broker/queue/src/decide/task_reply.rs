@@ -59,13 +59,13 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let entry = self.held_entry(requester, task)?;
         // A page that was in flight when its key was blocked ends without children.
-        let links = if self.frontier.is_blocked(entry) { &[] } else { staged };
+        let links = if self.state.frontier().is_blocked(entry) { &[] } else { staged };
         let lacks_room = self.lacks_room_for(entry, links, now);
         if lacks_room && !mutants::is(Mutant::LosesLinks) {
             let text = "the group is full and has no room for the links; you still hold the task";
             return Err(ProtocolError::new(Code::Limit, text));
         }
-        let job = self.frontier.get(entry).entry.admitted.job;
+        let job = self.state.frontier().get(entry).entry.admitted.job;
         let rest = self.capped_rest(hold, now);
         let kept = if lacks_room { &[] } else { links };
         let (children, judged) = self.admit_children(entry, kept, now);
@@ -75,7 +75,7 @@ impl Group {
             known: judged.known,
             refused: judged.refused + over_limit + (staged.len() - kept.len()) as u64,
         };
-        let answered = &self.frontier.get(entry).entry;
+        let answered = &self.state.frontier().get(entry).entry;
         let is_redirect = |link: &&StagedLink| link.redirect && outcome == Outcome::Redirect;
         let target = staged.iter().find(is_redirect);
         let location = target.and_then(|link| CanonicalUrl::parse(&link.url).ok());
@@ -107,9 +107,9 @@ impl Group {
     ) -> Result<Answer, ProtocolError> {
         let id = self.held_entry(requester, task)?;
         let rest = self.capped_rest(hold, now);
-        let job = self.frontier.get(id).entry.admitted.job;
+        let job = self.state.frontier().get(id).entry.admitted.job;
         // A worker may only lengthen the wait, within limits.
-        let not_before_ms_max = self.config.not_before_ms_max;
+        let not_before_ms_max = self.state.config().not_before_ms_max;
         let capped = |ms: u64| ms.min(not_before_ms_max);
         let is_final = back == RetryMode::Never;
         let back = match back {
@@ -148,13 +148,14 @@ impl Group {
         after_ms: Option<u64>,
         now: Moment,
     ) -> NextStep {
-        let failures = self.frontier.get(id).entry.failures + 1;
-        let backoff_ms = self.config.backoff_after(failures, self.frontier.random());
+        let failures = self.state.frontier().get(id).entry.failures + 1;
+        let chance = self.state.random();
+        let backoff_ms = self.state.config().backoff_after(failures, chance);
         let after = |ms| now + after_ms.unwrap_or(ms);
-        if !self.config.settings.circuit || !report.is_some_and(TaskReport::is_unanswered) {
+        if !self.state.config().settings.circuit || !report.is_some_and(TaskReport::is_unanswered) {
             return NextStep::Retry { due: after(backoff_ms) };
         }
-        let host = &self.frontier.keys()[self.frontier.get(id).gate()];
+        let host = &self.state.frontier().keys()[self.state.frontier().get(id).gate()];
         // While the host is down, that is not the fault of the page.
         let counts = !host.is_down() || mutants::is(Mutant::CountsWhileDown);
         // The entry of a host that rests waits for the host, and has no wait of its own.
@@ -168,7 +169,7 @@ impl Group {
 
     /// A task is returned to be rendered once at most, and not against the word of its URL or job.
     fn check_need_of_render(&self, id: EntryId) -> Result<(), ProtocolError> {
-        let admitted = &self.frontier.get(id).entry.admitted;
+        let admitted = &self.state.frontier().get(id).entry.admitted;
         match admitted.render() {
             Some(render @ (Render::Yes | Render::No)) => Err(bad_argument(format!(
                 "need=render: the task says render={render}; you still hold the task"
@@ -186,7 +187,7 @@ impl Group {
         id: EntryId,
         url: &str,
     ) -> Result<AgainRequest, ProtocolError> {
-        if self.frontier.get(id).entry.again_count >= AGAIN_MAX {
+        if self.state.frontier().get(id).entry.again_count >= AGAIN_MAX {
             return Err(ProtocolError::new(
                 Code::Limit,
                 format!("again= at most {AGAIN_MAX} times in a row; you still hold the task"),
@@ -194,7 +195,7 @@ impl Group {
         }
         let url = CanonicalUrl::parse(url)
             .map_err(|error| bad_argument(format!("again={url}: {error}")))?;
-        let key = self.config.key_of_url(&url).ok_or_else(|| {
+        let key = self.state.config().key_of_url(&url).ok_or_else(|| {
             bad_argument("again= works only in groups with key=host or key=domain")
         })?;
         Ok(AgainRequest { url: url.as_str().into(), key: key.into(), member: requester.member })
@@ -209,14 +210,14 @@ impl Group {
         (report, is_final): (Option<&TaskReport>, bool),
         now: Moment,
     ) {
-        let entry = &self.frontier.get(id).entry;
+        let entry = &self.state.frontier().get(id).entry;
         if mutants::is(Mutant::DropsLostAnnounced)
             && entry.admitted.job.is_none()
             && entry.losses > 0
         {
             return self.commit(Decision::Ended { entries: vec![id], end: EndReason::Purged }, now);
         }
-        let reason = self.config.dead_reason(entry).or(is_final.then_some(RETRY_NO));
+        let reason = self.state.config().dead_reason(entry).or(is_final.then_some(RETRY_NO));
         if let Some(reason) = reason {
             return self.give_up(id, (EndReason::Dead, reason), report, now);
         }
@@ -260,9 +261,9 @@ impl Group {
         let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
         let mut head = format!(
             "reason={reason} group={} serial={}.{} failures={} losses={} last={last}",
-            self.name,
-            self.run,
-            self.last_serial + 1,
+            self.state.name(),
+            self.state.run(),
+            self.state.last_serial() + 1,
             entry.failures,
             entry.losses
         );

@@ -19,8 +19,9 @@ use crate::mutants::{self, Mutant};
 use crate::queries::job_change::TriedChange;
 use crate::queries::task_list::SelectedTasks;
 use crate::queries::waiting::SelectedWaiting;
-use crate::record::Decision;
 use crate::record::snapshot::SnapshotItem;
+use crate::record::{Decision, GroupRecord};
+use crate::state::EarlyPart;
 use crate::texts::{TextError, TextReply};
 use crate::{ConnId, Group, GroupQuery, Input, JobOperation, Operation, Output, Requester};
 
@@ -214,7 +215,7 @@ impl Group {
             }
             HeldInput::Schedule(url) => {
                 // It may have changed or ended while this waited.
-                self.schedules.find(url).filter(|schedule| schedule.due <= now)?;
+                self.state.schedules().find(url).filter(|schedule| schedule.due <= now)?;
                 if let Some(request) = self.request_texts_of_url(url) {
                     return Some((input, request));
                 }
@@ -265,7 +266,7 @@ impl Group {
             SelectedEntries::Change(change) => change.ids().collect(),
             SelectedEntries::Waiting(waiting) => waiting.ids().collect(),
         };
-        let dormant = ids.iter().filter_map(|id| self.frontier.dormant().find(*id));
+        let dormant = ids.iter().filter_map(|id| self.state.frontier().dormant().find(*id));
         let wanted = self.missing_texts(dormant);
         if let Some(request) = self.request_texts(wanted) {
             return Some((HeldInput::Selected(requester, selected), request));
@@ -284,11 +285,11 @@ impl Group {
         &self,
         dormant: impl Iterator<Item = DormantRef>,
     ) -> Vec<WantedText> {
-        if !self.frontier.dormant().has_stored_texts() {
+        if !self.state.frontier().dormant().has_stored_texts() {
             return Vec::new();
         }
-        let missing = dormant.filter(|dormant| self.frontier.dormant().must_read(*dormant));
-        missing.map(|dormant| self.frontier.dormant().wanted(dormant)).collect()
+        let missing = dormant.filter(|dormant| self.state.frontier().dormant().must_read(*dormant));
+        missing.map(|dormant| self.state.frontier().dormant().wanted(dormant)).collect()
     }
 
     /// Requests texts. Returns the number of the request; `None` if there are none.
@@ -296,16 +297,17 @@ impl Group {
         if wanted.is_empty() {
             return None;
         }
-        let request = self.frontier.texts_mut().request_texts(&wanted);
+        let request = self.state.texts_mut().request_texts(&wanted);
         self.reads.pending.insert(request, wanted);
         Some(request)
     }
 
     /// Requests the texts that a recorded decision needs.
     pub(crate) fn request_texts_for(&mut self, decision: &Decision) {
-        if self.frontier.dormant().has_stored_texts() {
+        if self.state.frontier().dormant().has_stored_texts() {
             let entries = decision.entries();
-            let dormant = entries.iter().filter_map(|entry| self.frontier.dormant().find(*entry));
+            let dormant =
+                entries.iter().filter_map(|entry| self.state.frontier().dormant().find(*entry));
             let wanted = self.missing_texts(dormant);
             self.request_texts(wanted);
         }
@@ -317,8 +319,9 @@ impl Group {
         events: impl Iterator<Item = &'a ParsedEvent<'a>>,
     ) -> Option<u64> {
         let urls = events.filter_map(ParsedEvent::fingerprint);
-        let wanted =
-            self.missing_texts(urls.flat_map(|url| self.frontier.dormant().of_fingerprint(url)));
+        let wanted = self.missing_texts(
+            urls.flat_map(|url| self.state.frontier().dormant().of_fingerprint(url)),
+        );
         self.request_texts(wanted)
     }
 
@@ -334,29 +337,36 @@ impl Group {
 
     /// Requests those of one URL.
     fn request_texts_of_url(&mut self, url: UrlKey) -> Option<u64> {
-        let wanted = self.missing_texts(self.frontier.dormant().of_url(url));
+        let wanted = self.missing_texts(self.state.frontier().dormant().of_url(url));
         self.request_texts(wanted)
     }
 
     /// Returns how many more keys may be read for their release; with `render`, for that of their
     /// entries that need a browser.
     pub(crate) fn loading_room(&self, render: bool) -> usize {
-        let most = (self.leases.members().free_credit() + READ_AHEAD).min(LOADING_MAX);
-        most.saturating_sub(self.frontier.loading(render).len())
+        let most = (self.state.leases().members().free_credit() + READ_AHEAD).min(LOADING_MAX);
+        most.saturating_sub(self.state.frontier().loading(render).len())
     }
 
-    /// Records a dormant entry for the snapshot in progress when its text was read. Until then, no
-    /// output of this input or a later one leaves.
-    pub(crate) fn record_when_read(&mut self, dormant: DormantRef) {
-        let job = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
-        let key = self.frontier.keys()[dormant.key].name().clone();
-        let wanted = self.frontier.dormant().wanted(dormant);
-        self.frontier.texts_mut().pin_text(wanted);
-        let (index, input_start) = (self.output_count(), self.input_start);
-        let unread = UnreadRecord { index, input_start, wanted, request: None, key, job };
-        self.reads.unread.push_back(unread);
-        let empty = SnapshotItem::Dormant(Vec::new());
-        self.record(Decision::SnapshotPart(Box::new(empty)), self.now);
+    /// Records the parts of a snapshot in progress that must come before the next record. Until the
+    /// text of an entry was read, no output of this input or a later one leaves.
+    pub(crate) fn record_early_parts(&mut self) {
+        for part in self.state.take_early() {
+            let item = match part {
+                EarlyPart::Entry(admission) => SnapshotItem::Dormant(vec![admission]),
+                EarlyPart::Unread { wanted, key, job } => {
+                    let (index, input_start) = (self.output_count(), self.input_start);
+                    let unread =
+                        UnreadRecord { index, input_start, wanted, request: None, key, job };
+                    self.reads.unread.push_back(unread);
+                    SnapshotItem::Dormant(Vec::new())
+                }
+                EarlyPart::Abandoned => SnapshotItem::Abandoned,
+            };
+            let decision = Decision::SnapshotPart(Box::new(item));
+            let record = GroupRecord { at: self.state.now(), decision };
+            self.outputs.push_back(Output::Record(record));
+        }
     }
 
     /// Requests the texts of records that have none.
@@ -368,7 +378,7 @@ impl Group {
         }
         let first = self.reads.unread.len() - count;
         let wanted: Vec<_> = self.reads.unread.range(first..).map(|unread| unread.wanted).collect();
-        let request = self.frontier.texts_mut().request_texts(&wanted);
+        let request = self.state.texts_mut().request_texts(&wanted);
         self.reads.unread.range_mut(first..).for_each(|unread| unread.request = Some(request));
     }
 
@@ -376,7 +386,7 @@ impl Group {
     pub(crate) fn texts_replied(&mut self, reply: TextReply, now: Moment) {
         match reply {
             TextReply::Written { chunk, written } => {
-                self.frontier.texts_mut().text_written(chunk, written.is_ok());
+                self.state.texts_mut().text_written(chunk, written.is_ok());
             }
             TextReply::Read { number, texts } => {
                 if let Err(problem) = self.take_texts(number, texts, now) {
@@ -393,7 +403,7 @@ impl Group {
         texts: Vec<Result<Vec<u8>, TextError>>,
         now: Moment,
     ) -> Result<(), TextError> {
-        if self.frontier.texts_mut().take_sparse_chunk(request, &texts)? {
+        if self.state.texts_mut().take_sparse_chunk(request, &texts)? {
             return Ok(());
         }
         let Some(wanted) = self.reads.pending.remove(&request) else {
@@ -403,13 +413,13 @@ impl Group {
             return Err(TextError::new("a reply has the wrong number of texts"));
         }
         for (wanted, text) in wanted.into_iter().zip(texts) {
-            self.frontier.texts_mut().take_text(wanted, text)?;
+            self.state.texts_mut().take_text(wanted, text)?;
             let is_lost = wanted.dormant.needs_render() && mutants::is(Mutant::LosesRendered);
-            if self.frontier.end_loading(wanted.dormant) && !is_lost {
-                self.offer_next(wanted.dormant, now);
+            if self.state.end_loading(wanted.dormant) && !is_lost {
+                self.state.offer_next(wanted.dormant, now);
             }
         }
-        if let Some(snapshot) = &mut self.snapshot {
+        if let Some(snapshot) = self.state.snapshot_mut() {
             snapshot.texts_read(request);
         }
         self.handle_all_held(now);
@@ -439,7 +449,7 @@ impl Group {
                 let whole = SnapshotItem::Dormant(vec![admission]);
                 record.decision = Decision::SnapshotPart(Box::new(whole));
             }
-            self.frontier.texts_mut().unpin_text(*wanted);
+            self.state.texts_mut().unpin_text(*wanted);
         }
         self.reads.unread.retain(|unread| unread.request != Some(request));
         Ok(())

@@ -3,8 +3,6 @@
 use std::slice;
 
 use crate::Group;
-use crate::entry::{EntryId, EntryState};
-use crate::frontier::Frontier;
 use crate::moment::Moment;
 use crate::record::{Decision, EventEffect};
 use crate::schedules::{WallClockDue, WallClockTarget};
@@ -15,18 +13,17 @@ const RECORD_DUES_MAX: usize = 1024;
 impl Group {
     /// Reports whether the wall clock differs from what the group assumes.
     pub fn is_wall_clock_off(&self, unix_ms: i64, now: Moment) -> bool {
-        self.schedules.is_wall_clock_off(unix_ms, now)
+        self.state.schedules().is_wall_clock_off(unix_ms, now)
     }
 
     /// Reports whether anything is due at a time of day.
     pub fn has_wall_clock_dues(&self) -> bool {
-        self.schedules.has_wall_clock_dues()
+        self.state.schedules().has_wall_clock_dues()
     }
 
     /// Stores what the wall clock shows, and adjusts the due times.
     pub(crate) fn set_wall_clock(&mut self, unix_ms: i64, now: Moment) {
-        let Self { schedules, frontier, .. } = self;
-        let changed = schedules.set_wall_clock(unix_ms, now, |id| pending_due(frontier, id));
+        let changed = self.state.set_wall_clock(unix_ms, now);
         for some in changed.chunks(RECORD_DUES_MAX) {
             self.commit(Decision::WallClockDues(some.to_vec()), now);
         }
@@ -34,19 +31,10 @@ impl Group {
 
     /// Records the times of day of newly admitted entries and schedules that are still pending.
     pub(crate) fn record_wall_clock_dues(&mut self, mut times: Vec<WallClockDue>, now: Moment) {
-        times.retain(|time| self.pending_due(time.target) == Some(time.due));
+        times.retain(|time| self.state.pending_due(time.target) == Some(time.due));
         for some in times.chunks(RECORD_DUES_MAX) {
             self.commit(Decision::WallClockDues(some.to_vec()), now);
         }
-    }
-
-    pub(crate) fn pending_due(&self, target: WallClockTarget) -> Option<Moment> {
-        self.schedules.pending_due(target, |id| pending_due(&self.frontier, id))
-    }
-
-    /// Returns everything that is due at a time of day, for a snapshot.
-    pub(crate) fn wall_clock_dues(&self) -> impl Iterator<Item = WallClockDue> {
-        self.schedules.wall_clock_dues(|id| pending_due(&self.frontier, id))
     }
 }
 
@@ -61,10 +49,4 @@ pub(super) fn wall_clock_dues_of(
         _ => (&[][..], Moment(0)),
     };
     entries.iter().map(move |id| WallClockDue { target: WallClockTarget::Entry(*id), unix_ms, due })
-}
-
-/// Returns the due time of an entry that is not due yet.
-fn pending_due(frontier: &Frontier, id: EntryId) -> Option<Moment> {
-    let entry = &frontier.find(id)?.entry;
-    (entry.state == EntryState::Delayed).then_some(entry.admitted.due)
 }

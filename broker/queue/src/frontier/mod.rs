@@ -307,6 +307,12 @@ impl Frontier {
         entries
     }
 
+    /// Returns the due time of an entry that is not due yet.
+    pub(crate) fn pending_due(&self, id: EntryId) -> Option<Moment> {
+        let entry = &self.find(id)?.entry;
+        (entry.state == EntryState::Delayed).then_some(entry.admitted.due)
+    }
+
     /// Returns when time alone changes something.
     pub(crate) fn next_wake(&self) -> Option<Moment> {
         self.wakes.next()

@@ -311,7 +311,7 @@ fn snapshot_of_a_large_crawl(hosts: usize, render: &str) {
     let seed = bench.task();
     bench.ack(A, &seed.id, Outcome::Done, &links);
     let expected: BTreeSet<EntryId> =
-        bench.group.frontier.dormant().iter().map(|glance| glance.id).collect();
+        bench.group.state.frontier().dormant().iter().map(|glance| glance.id).collect();
     assert!(expected.len() > LINKS - 2, "nearly all are dormant: {}", expected.len());
     let stamp = ClockStamp { moment: Moment(0), boot_id: 0, uptime_ms: 0, unix_ms: 0 };
     let (mut kept, at) = (Vec::new(), bench.now);
@@ -341,7 +341,7 @@ fn snapshot_of_a_large_crawl(hosts: usize, render: &str) {
         replay.apply(&GroupRecord::decode(line.trim_end_matches('\n')).unwrap());
     }
     let mut again = replay.finish().unwrap();
-    again.advance(bench.now);
+    again.state.advance(bench.now);
     bench.pages.read_all(&mut bench.group);
     assert!(bench.pages.texts_read > LINKS, "texts are read for the snapshot and for releases");
     assert_eq!(difference(&again, &bench.group), None);
@@ -387,7 +387,7 @@ fn retry_during_a_snapshot_does_not_wait_twice() {
         replay.apply(record);
     }
     let mut again = replay.finish().unwrap();
-    again.advance(bench.now);
+    again.state.advance(bench.now);
     assert_eq!(difference(&again, &bench.group), None);
 }
 
@@ -399,7 +399,7 @@ fn waiting_entries_that_need_a_browser_take_no_more_memory_than_others() {
         for n in 0..1000 {
             bench.publish(&format!("http://h{}.org/{n} {attribute}", n % 50));
         }
-        (bench.group.frontier.dormant().len(), bench.group.frontier.bytes())
+        (bench.group.state.frontier().dormant().len(), bench.group.state.frontier().bytes())
     });
     assert_eq!(rendered, others);
     assert_eq!(rendered.0, 1000);

@@ -13,8 +13,9 @@ use crate::frontier::{Wake, next_entry};
 use crate::jobs::JobTimer;
 use crate::moment::Moment;
 use crate::record::snapshot::{SnapshotItem, items_of_job};
+use crate::state::GroupTotals;
 use crate::unpublished::UnpublishedEvents;
-use crate::{Group, GroupConfig, GroupTotals};
+use crate::{Group, GroupConfig};
 
 /// The complete state that decides what a group does next, except random choices.
 #[derive(Debug, PartialEq)]
@@ -77,7 +78,7 @@ type KeyDump = (
 );
 
 fn dump(group: &Group) -> GroupDump {
-    let live = group.frontier.active().map(|live| {
+    let live = group.state.frontier().active().map(|live| {
         let mut entry = live.entry.clone();
         if let EntryState::Held(lease) = &mut entry.state {
             // Snapshots lack it.
@@ -85,37 +86,38 @@ fn dump(group: &Group) -> GroupDump {
         }
         entry
     });
-    let parked = group.frontier.dormant().iter().map(|dormant| group.dormant_entry(dormant));
+    let parked =
+        group.state.frontier().dormant().iter().map(|dormant| group.state.dormant_entry(dormant));
     let entries = live.chain(parked).map(|entry| (entry.admitted.id, entry));
     let entries: BTreeMap<_, _> = entries.collect();
     let mut unheld: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (id, entry) in &entries {
         if let (None, Some(url)) = (entry.lease(), entry.admitted.url_key) {
             assert!(
-                group.frontier.waiting_entries(url).contains(id),
+                group.state.frontier().waiting_entries(url).contains(id),
                 "{id} is not found by its URL"
             );
             unheld.entry(url.fingerprint()).or_default().push(*id);
         }
     }
-    let keys = group.frontier.keys().ids().into_iter().map(|id| {
-        let queue = &group.frontier.keys()[id];
+    let keys = group.state.frontier().keys().ids().into_iter().map(|id| {
+        let queue = &group.state.frontier().keys()[id];
         let next = [false, true]
-            .map(|render| next_entry(queue, render, &group.jobs).map(|next| next.entry));
+            .map(|render| next_entry(queue, render, group.state.jobs()).map(|next| next.entry));
         let (state, circuit) = (queue.state(), queue.circuit().copied());
         let (timer, rule) = (queue.timer(), queue.rule().cloned());
         let key = (state, circuit, queue.in_flight(), queue.waiting(), next, timer, rule);
         (queue.name().to_string(), key)
     });
-    let jobs = group.jobs.iter().map(|job| {
+    let jobs = group.state.jobs().iter().map(|job| {
         let mut items = Vec::new();
         items_of_job(job, &mut |item| items.push(item));
         items.sort_by_key(|item| format!("{item:?}"));
         (items, job.unfinished_count(), job.held, job.pinned)
     });
-    let wakes = group.frontier.wakes().map(|(at, wake)| match wake {
+    let wakes = group.state.frontier().wakes().map(|(at, wake)| match wake {
         Wake::Due(id) => (*at, format!("entry {id}")),
-        Wake::Key(key) => (*at, format!("key {}", group.frontier.keys()[*key].name())),
+        Wake::Key(key) => (*at, format!("key {}", group.state.frontier().keys()[*key].name())),
     });
     let mut wakes: Vec<_> = wakes.collect();
     wakes.sort();
@@ -124,31 +126,37 @@ fn dump(group: &Group) -> GroupDump {
         jobs: jobs.collect(),
         seen: seen_urls(group, &entries),
         waiting_by_url: unheld,
-        pinned: group.leases.pins().clone(),
-        consumed: group.consumed.clone(),
-        completion_pending: group.jobs.completion_pending(),
-        schedules: group.schedules.iter().map(|s| (s.url_key.0, format!("{s:?}"))).collect(),
-        wall_clock: format!("{:?}", group.wall_clock_dues().collect::<Vec<_>>()),
+        pinned: group.state.leases().pins().clone(),
+        consumed: group.state.consumed().clone(),
+        completion_pending: group.state.jobs().completion_pending(),
+        schedules: group
+            .state
+            .schedules()
+            .iter()
+            .map(|s| (s.url_key.0, format!("{s:?}")))
+            .collect(),
+        wall_clock: format!("{:?}", group.state.wall_clock_dues().collect::<Vec<_>>()),
         drained: group
-            .leases
+            .state
+            .leases()
             .members()
             .iter()
             .filter(|(_, member)| member.is_drained())
             .map(|(id, _)| id)
             .collect(),
-        rules: format!("{:?}", group.frontier.rules()),
-        dead_letters: format!("{:?}", group.dead_letters),
-        unpublished: group.unpublished.clone(),
-        published: group.published.clone(),
+        rules: format!("{:?}", group.state.frontier().rules()),
+        dead_letters: format!("{:?}", group.state.dead_letters()),
+        unpublished: group.state.unpublished().clone(),
+        published: group.state.published().clone(),
         wakes,
-        lease_timers: group.leases.expiries().collect(),
-        job_timers: group.jobs.timers().collect(),
+        lease_timers: group.state.leases().expiries().collect(),
+        job_timers: group.state.jobs().timers().collect(),
         schedule_timers: schedule_timers_of(group),
-        is_paused: group.is_paused,
-        totals: group.totals,
-        last_entry_id: group.frontier.last_id(),
-        since: group.since,
-        config: group.config.clone(),
+        is_paused: group.state.is_paused(),
+        totals: group.state.totals(),
+        last_entry_id: group.state.frontier().last_id(),
+        since: group.state.since(),
+        config: group.state.config().clone(),
         entries,
     }
 }
@@ -156,15 +164,16 @@ fn dump(group: &Group) -> GroupDump {
 /// Returns the timers of schedules, with those that are due and wait for a text.
 fn schedule_timers_of(group: &Group) -> BTreeSet<(Moment, u64)> {
     let held = group.reads.held_schedules();
-    let held = held.filter_map(|url| Some((group.schedules.find(url)?.due, url.fingerprint())));
-    group.schedules.timers().chain(held).collect()
+    let held =
+        held.filter_map(|url| Some((group.state.schedules().find(url)?.due, url.fingerprint())));
+    group.state.schedules().timers().chain(held).collect()
 }
 
 /// Returns the URLs that each pass has seen, including those of dormant entries.
 fn seen_urls(group: &Group, entries: &BTreeMap<EntryId, Entry>) -> BTreeMap<PassId, BTreeSet<u64>> {
     let mut met: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
-    for pass in group.jobs.seen_passes() {
-        let sets = (0..).map_while(|set| group.jobs.seen_set(pass, set));
+    for pass in group.state.jobs().seen_passes() {
+        let sets = (0..).map_while(|set| group.state.jobs().seen_set(pass, set));
         met.entry(pass).or_default().extend(sets.flatten());
     }
     for admitted in entries.values().map(|entry| &entry.admitted) {

@@ -335,7 +335,7 @@ impl FuzzWorld {
                 let count = held.clone().count();
                 assert!(count <= credit.tasks as usize, "{member} has {count} tasks: {credit:?}");
                 let needs_render = |entry: &EntryId| {
-                    let live = self.group.frontier.find(*entry);
+                    let live = self.group.state.frontier().find(*entry);
                     live.is_some_and(|live| live.entry.admitted.needs_render())
                 };
                 let count = held.filter(|(entry, _)| needs_render(entry)).count();
@@ -383,8 +383,8 @@ impl FuzzWorld {
     /// Checks that the records from `begin` on give the current group.
     fn check_replay(&mut self, begin: usize) {
         let mut again = self.replay_from(begin);
-        again.advance(self.now);
-        self.group.advance(self.now);
+        again.state.advance(self.now);
+        self.group.state.advance(self.now);
         if let Some(difference) = difference(&self.group, &again) {
             panic!("the records from {begin} on give another group:\n{difference}");
         }

@@ -35,7 +35,6 @@ pub use self::scope::Scope;
 use self::seen_sets::SeenSets;
 use crate::entry::{Admission, EndReason, EntryId, JobNumber, Key, PassId};
 use crate::moment::Moment;
-use crate::requester::{ConnId, Requester};
 use crate::timers::Timers;
 
 /// All jobs that a group remembers.
@@ -54,8 +53,6 @@ pub(crate) struct Jobs {
     /// published before that.
     completion_pending: BTreeSet<JobNumber>,
     timers: Timers<JobTimer>,
-    /// Connections that wait for the end of a pass. Not recorded.
-    waiters: BTreeMap<JobNumber, Vec<Requester>>,
 }
 
 /// A moment at which the group must decide about a job.
@@ -517,7 +514,7 @@ impl Jobs {
     }
 }
 
-/// Timers and waiting clients.
+/// Timers.
 impl Jobs {
     /// Returns when the group must decide about a job.
     pub(crate) fn next_timer(&self) -> Option<Moment> {
@@ -533,23 +530,5 @@ impl Jobs {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn timers(&self) -> impl Iterator<Item = (Moment, JobTimer)> {
         self.timers.iter().copied()
-    }
-
-    /// A client waits for the end of a pass.
-    pub(crate) fn add_waiter(&mut self, number: JobNumber, requester: Requester) {
-        self.waiters.entry(number).or_default().push(requester);
-    }
-
-    /// Removes and returns the clients that wait for the end of a pass.
-    pub(crate) fn take_waiters(&mut self, number: JobNumber) -> Vec<Requester> {
-        self.waiters.remove(&number).unwrap_or_default()
-    }
-
-    /// Removes the waiting commands of a connection that ended.
-    pub(crate) fn remove_waiters(&mut self, conn: ConnId) {
-        self.waiters.retain(|_, waiters| {
-            waiters.retain(|requester| requester.conn != conn);
-            !waiters.is_empty()
-        });
     }
 }

@@ -21,7 +21,7 @@ const EXPLAINED_MAX: usize = 20;
 impl Group {
     pub(crate) fn explain(&self, what: &str, now: Moment) -> Result<Answer, ProtocolError> {
         match CanonicalUrl::parse(what) {
-            _ if self.config.settings.key.is_own() => {
+            _ if self.state.config().settings.key.is_own() => {
                 self.explain_first_word(what, now).map_or_else(|| self.explain_key(what, now), Ok)
             }
             Ok(url) => self.explain_url(&url, now),
@@ -37,12 +37,13 @@ impl Group {
             let first = first_word(text);
             first == word || url.as_ref().is_some_and(|url| first == url.as_str())
         };
-        let looked_at = self.frontier.entries_above(0).take(self.config.looked_at_max);
+        let looked_at =
+            self.state.frontier().entries_above(0).take(self.state.config().looked_at_max);
         let entries = looked_at.filter(|(_, entry)| match entry {
             AnyEntry::Active(live) => is_it(&live.entry.admitted.text),
             AnyEntry::Dormant(dormant) => {
-                !self.frontier.dormant().must_read(*dormant)
-                    && is_it(&self.dormant_entry(*dormant).admitted.text)
+                !self.state.frontier().dormant().must_read(*dormant)
+                    && is_it(&self.state.dormant_entry(*dormant).admitted.text)
             }
         });
         let entries: Vec<EntryId> = entries.map(|(id, _)| id).collect();
@@ -60,47 +61,58 @@ impl Group {
         now: Moment,
     ) -> Vec<String> {
         let more = entries.iter().take(EXPLAINED_MAX).map(|id| {
-            match self.frontier.find_any(*id).expect("a listed entry is not final") {
+            match self.state.frontier().find_any(*id).expect("a listed entry is not final") {
                 AnyEntry::Active(live) => self.explain_entry(&live.entry, live.gate(), now),
                 AnyEntry::Dormant(dormant) => {
-                    self.explain_entry(&self.dormant_entry(dormant), dormant.key, now)
+                    self.explain_entry(&self.state.dormant_entry(dormant), dormant.key, now)
                 }
             }
         });
         let mut more: Vec<String> = more.collect();
-        let dead = self.dead_letters.iter().filter(|dead| is_dead(&dead.entry.admitted));
+        let dead = self.state.dead_letters().iter().filter(|dead| is_dead(&dead.entry.admitted));
         more.extend(dead.take(EXPLAINED_MAX).map(|dead| {
             let (entry, reason) = (&dead.entry, dead.reason);
             let last = entry.last_reason.as_deref().unwrap_or("none").replace(' ', "_");
             format!("{} dead because={reason} last={last}", first_word(&entry.admitted.text))
         }));
-        let schedule = self.schedules.find(scheduled);
+        let schedule = self.state.schedules().find(scheduled);
         more.extend(schedule.map(|schedule| self.explain_schedule(schedule, now)));
         more
     }
 
     fn explain_url(&self, url: &CanonicalUrl, now: Moment) -> Result<Answer, ProtocolError> {
         let key = url.url_key();
-        let same = |id: &EntryId| self.frontier.get(*id).entry.admitted.url_key == Some(key);
-        let held = self.leases.members().iter().flat_map(|(_, member)| member.held()).filter(same);
-        let entries: Vec<EntryId> = held.chain(self.frontier.waiting_entries(key)).collect();
+        let same =
+            |id: &EntryId| self.state.frontier().get(*id).entry.admitted.url_key == Some(key);
+        let held =
+            self.state.leases().members().iter().flat_map(|(_, member)| member.held()).filter(same);
+        let entries: Vec<EntryId> =
+            held.chain(self.state.frontier().waiting_entries(key)).collect();
         let mut more = self.explain_entries(&entries, |dead| dead.url_key == Some(key), key, now);
-        let rule = self.config.key_of_url(url).and_then(|key| self.frontier.rules().of(key));
+        let rule = self
+            .state
+            .config()
+            .key_of_url(url)
+            .and_then(|key| self.state.frontier().rules().of(key));
         let rule = rule.filter(|rule| rule.block).and_then(|rule| explain_rule(rule, now));
         more.extend(rule.map(|rule| format!("{} {rule}", url.as_str())));
         if more.is_empty() {
-            let (url, group) = (url.as_str(), &self.name);
-            let text =
-                match self.jobs.iter().find(|job| self.jobs.has_seen(job.id, key.fingerprint())) {
-                    Some(job) => format!(
-                        "{url} is finished in job {} of group {group}: it was fetched, or given up",
-                        job.name
-                    ),
-                    None => format!(
-                        "{url} does not wait in group {group}, and no member holds it; \
+            let (url, group) = (url.as_str(), self.state.name());
+            let text = match self
+                .state
+                .jobs()
+                .iter()
+                .find(|job| self.state.jobs().has_seen(job.id, key.fingerprint()))
+            {
+                Some(job) => format!(
+                    "{url} is finished in job {} of group {group}: it was fetched, or given up",
+                    job.name
+                ),
+                None => format!(
+                    "{url} does not wait in group {group}, and no member holds it; \
                      finished URLs are not listed"
-                    ),
-                };
+                ),
+            };
             return Err(ProtocolError::new(Code::NotFound, text));
         }
         Ok(Answer::new(more, format!("{} entries={}", url.as_str(), entries.len())))
@@ -133,7 +145,7 @@ impl Group {
                 self.explain_reason(gate, reason, now)
             }
         };
-        let job = admitted.job.and_then(|job| self.jobs.find(job.number));
+        let job = admitted.job.and_then(|job| self.state.jobs().find(job.number));
         let job = job.map(|job| format!(" job={} pass={}", job.name, job.id.pass));
         let (subject, gate) = (first_word(&admitted.text), entry.gate());
         format!("{subject} key={gate} {state}{}", job.unwrap_or_default())
@@ -142,7 +154,7 @@ impl Group {
     /// Returns the reason in its job that keeps an entry from being released.
     fn blocked_by_job(&self, entry: &Entry) -> Option<WaitReason> {
         let admitted = &entry.admitted;
-        let job = admitted.job.and_then(|pass| self.jobs.find(pass.number))?;
+        let job = admitted.job.and_then(|pass| self.state.jobs().find(pass.number))?;
         if entry.again.is_some() || admitted.announced {
             return None;
         }
@@ -157,7 +169,7 @@ impl Group {
         self.explain_exact_key(key, now).or_else(explain_host).ok_or_else(|| {
             let text = format!(
                 "nothing waits for {key} in group {}, nothing is scheduled, and the key does not rest",
-                self.name
+                self.state.name()
             );
             ProtocolError::new(Code::NotFound, text)
         })
@@ -166,15 +178,16 @@ impl Group {
     /// Visits active entries, because those that are not due are in no queue of their key: not all, if
     /// there are very many.
     fn explain_exact_key(&self, key: &str, now: Moment) -> Option<Answer> {
-        let gate = self.frontier.keys().find(key);
+        let gate = self.state.frontier().keys().find(key);
         let is_delayed = |live: &&ActiveEntry| {
             live.entry.state == EntryState::Delayed && Some(live.gate()) == gate
         };
-        let live = self.frontier.active().take(self.config.looked_at_max);
+        let live = self.state.frontier().active().take(self.state.config().looked_at_max);
         let mut delayed: Vec<&ActiveEntry> = live.filter(is_delayed).collect();
         let of_key = |schedule: &&Schedule| *schedule.key == *key;
-        let mut scheduled: Vec<&Schedule> = self.schedules.iter().filter(of_key).collect();
-        let held_by = self.frontier.rules().of(key).and_then(|rule| explain_rule(rule, now));
+        let mut scheduled: Vec<&Schedule> = self.state.schedules().iter().filter(of_key).collect();
+        let held_by =
+            self.state.frontier().rules().of(key).and_then(|rule| explain_rule(rule, now));
         let is_known = gate.is_some() || !delayed.is_empty() || !scheduled.is_empty();
         if !is_known && (held_by.is_none() || key != key.to_ascii_lowercase()) {
             return None;
@@ -182,11 +195,12 @@ impl Group {
         delayed.sort_by_key(|live| (live.entry.admitted.due, live.entry.admitted.id));
         scheduled.sort_by_key(|schedule| (schedule.due, schedule.url_key));
         let holders = self
-            .leases
+            .state
+            .leases()
             .members()
             .iter()
             .flat_map(|(id, member)| member.held().into_iter().map(move |entry| (id, entry)))
-            .map(|(member, id)| (member, self.frontier.get(id)))
+            .map(|(member, id)| (member, self.state.frontier().get(id)))
             .filter(|(_, live)| Some(live.gate()) == gate)
             .map(|(member, live)| {
                 let subject = first_word(&live.entry.admitted.text);
@@ -203,7 +217,7 @@ impl Group {
         more.extend(soonest.map(|schedule| self.explain_schedule(schedule, now)));
         let mut ok = format!(
             "{key} waiting={}",
-            gate.map_or(0, |gate| self.frontier.keys()[gate].waiting())
+            gate.map_or(0, |gate| self.state.frontier().keys()[gate].waiting())
         );
         for (what, count) in [("delayed", delayed.len()), ("scheduled", scheduled.len())] {
             if count > 0 {
@@ -218,7 +232,7 @@ impl Group {
 
     fn explain_schedule(&self, schedule: &Schedule, now: Moment) -> String {
         let (every, due_in) =
-            (self.schedules.interval_text(schedule), time_until(schedule.due, now));
+            (self.state.schedules().interval_text(schedule), time_until(schedule.due, now));
         format!("{} every={every} due-in={due_in}", first_word(&schedule.text))
     }
 
@@ -232,11 +246,11 @@ impl Group {
             | WaitReason::NoRenderMember
             | WaitReason::NoRenderCredit => format!("queued because={reason}"),
             WaitReason::Delay | WaitReason::Pace | WaitReason::NotBefore | WaitReason::Down => {
-                let free_in = time_until(self.frontier.keys()[key].free_at(), now);
+                let free_in = time_until(self.state.frontier().keys()[key].free_at(), now);
                 format!("pending because={reason} free-in={free_in}")
             }
             WaitReason::Rule => {
-                let rule = self.frontier.keys()[key].rule();
+                let rule = self.state.frontier().keys()[key].rule();
                 let rule = rule.and_then(|rule| explain_rule(rule, now));
                 rule.expect("a key that is held has a rule")
             }
@@ -246,20 +260,20 @@ impl Group {
 
     /// Returns why the next entry of a key waits.
     pub(crate) fn key_reason(&self, key: KeyId, now: Moment) -> WaitReason {
-        let offers = |render| self.frontier.is_offered(key, render);
+        let offers = |render| self.state.frontier().is_offered(key, render);
         self.wait_reason(key, offers(true) && !offers(false), now)
     }
 
     /// Returns why the next entry of a key waits, of those that need a browser or of the others.
     fn wait_reason(&self, key: KeyId, render: bool, now: Moment) -> WaitReason {
-        let queue = &self.frontier.keys()[key];
-        if self.is_paused {
+        let queue = &self.state.frontier().keys()[key];
+        if self.state.is_paused() {
             WaitReason::GroupPaused
         } else if queue.is_held() {
             WaitReason::Rule
-        } else if self.unpublished.is_full() {
+        } else if self.state.unpublished().is_full() {
             WaitReason::UnpublishedEvents
-        } else if queue.in_flight() >= queue.parallel(self.config.settings.parallel) {
+        } else if queue.in_flight() >= queue.parallel(self.state.config().settings.parallel) {
             WaitReason::InFlight
         } else if queue.has_waiting() && self.reason_of_jobs(queue) == WaitReason::JobPaused {
             // It lasts longer than a rest.
@@ -273,8 +287,8 @@ impl Group {
             }
         } else if !queue.has_waiting() {
             WaitReason::Free
-        } else if self.frontier.is_offered(key, render) {
-            match (render, self.leases.members().any_takes_tasks(render)) {
+        } else if self.state.frontier().is_offered(key, render) {
+            match (render, self.state.leases().members().any_takes_tasks(render)) {
                 (false, false) => WaitReason::NoMembers,
                 (false, true) => WaitReason::NoCredit,
                 (true, false) => WaitReason::NoRenderMember,
@@ -291,8 +305,9 @@ impl Group {
             let from = move |number| queue.job_from(render, number);
             std::iter::successors(from(0), move |number| from(number + 1))
         });
-        let mut reasons = jobs
-            .map(|number| self.jobs.find(number).and_then(|job| reason_of_job(job, queue.name())));
+        let mut reasons = jobs.map(|number| {
+            self.state.jobs().find(number).and_then(|job| reason_of_job(job, queue.name()))
+        });
         match reasons.next() {
             // Stops at another reason: a key may have very many jobs.
             Some(Some(reason)) if reasons.all(|other| other == Some(reason)) => reason,

@@ -42,7 +42,7 @@ impl Group {
         let TriedChange { change: JobChange { name, changes, .. }, walked } = tried;
         let (_, settings) = self.changed_job(name, changes)?;
         let (mut examples, mut would_drop, mut of) = (Vec::new(), 0, 0);
-        for id in tried.ids().filter(|id| self.frontier.find_any(*id).is_some()) {
+        for id in tried.ids().filter(|id| self.state.frontier().find_any(*id).is_some()) {
             let entry = self.unreleased(id);
             of += 1;
             if !admits_waiting(&settings, &entry.admitted.text, entry.admitted.depth) {

@@ -130,29 +130,30 @@ impl Group {
     /// Returns the metrics of the group. Its cost rises with the numbers of members and jobs.
     pub fn metrics(&self) -> GroupMetrics {
         let status = self.status();
-        let ready = self.frontier.ready(false).len() + self.frontier.ready(true).len();
+        let ready =
+            self.state.frontier().ready(false).len() + self.state.frontier().ready(true).len();
         let mut metrics = GroupMetrics {
             waiting: status.waiting,
             processing: status.processing,
             dead_kept: status.dead_kept,
-            dead_without_job: self.dead_letters.without_job() as u64,
+            dead_without_job: self.state.dead_letters().without_job() as u64,
             without_browser: match status.render_members {
                 Some(0) => status.render_waiting.unwrap_or(0),
                 _ => 0,
             },
             scheduled: status.scheduled,
             members: status.members,
-            credit: self.leases.members().free_credit() as u64,
+            credit: self.state.leases().members().free_credit() as u64,
             keys: status.keys,
             keys_down: status.keys_down,
-            ready_keys: if self.is_paused { 0 } else { ready as u64 },
+            ready_keys: if self.state.is_paused() { 0 } else { ready as u64 },
             completed: status.completed,
             failed: status.failed,
             lost: status.lost,
             dead: status.dead,
             ..GroupMetrics::default()
         };
-        for job in self.jobs.iter() {
+        for job in self.state.jobs().iter() {
             let state = match job.state {
                 JobState::Open => 0,
                 JobState::Closed => 1,
@@ -161,7 +162,7 @@ impl Group {
             metrics.jobs[state] += 1;
         }
         let is_done = |job: &&Job| job.state == JobState::Done;
-        let jobs = || self.jobs.iter().rev();
+        let jobs = || self.state.jobs().iter().rev();
         let open = jobs().filter(|job| !is_done(job));
         let newest = open.chain(jobs().filter(is_done)).take(JOBS_SHOWN_MAX);
         metrics.newest_jobs = newest.map(|job| self.job_metrics(job)).collect();

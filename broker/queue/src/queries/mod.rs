@@ -60,18 +60,19 @@ impl Group {
         let fits = |job: &&Job| state.is_none_or(|state| job.shown_state() == state);
         let (listed, jobs, next) = match range.after {
             None => {
-                let mut newest: Vec<_> = self.jobs.iter().rev().filter(fits).collect();
+                let mut newest: Vec<_> = self.state.jobs().iter().rev().filter(fits).collect();
                 let jobs = newest.len() as u64;
                 newest.truncate(range.limit);
                 (newest, Some(jobs), None)
             }
             Some(after) => {
-                let (jobs, next) = self.walk(self.jobs.above(after), range.limit, |_| 1, fits);
+                let (jobs, next) =
+                    self.walk(self.state.jobs().above(after), range.limit, |_| 1, fits);
                 (jobs, None, next)
             }
         };
         let lines: Vec<_> = listed.into_iter().map(|job| self.job_status(job)).collect();
-        let (group, listed) = (self.name.to_string(), lines.len() as u64);
+        let (group, listed) = (self.state.name().to_string(), lines.len() as u64);
         Answer::new(lines, JobListEnd { group, jobs, listed, next })
     }
 
@@ -87,7 +88,7 @@ impl Group {
     ) -> (Vec<T>, Option<u64>) {
         let (mut found, mut last, mut spent) = (Vec::new(), None, 0);
         for (number, item) in items {
-            let is_full = spent >= self.config.looked_at_max || found.len() >= limit;
+            let is_full = spent >= self.state.config().looked_at_max || found.len() >= limit;
             if is_full && last != Some(number) {
                 return (found, last);
             }
@@ -108,7 +109,7 @@ impl Group {
         matched: Option<usize>,
         next: Option<u64>,
     ) -> Answer {
-        let (group, listed) = (self.name.to_string(), lines.len() as u64);
+        let (group, listed) = (self.state.name().to_string(), lines.len() as u64);
         let matched = matched.map(|matched| matched as u64);
         Answer::new(lines, ListEnd { group, matched, listed, next })
     }
@@ -116,8 +117,8 @@ impl Group {
     /// The pages that the group or a job has completed.
     pub fn completed(&self, job: Option<&JobName>) -> Option<u64> {
         match job {
-            None => Some(self.totals.completed),
-            Some(name) => Some(self.jobs.named(name.as_ref())?.counts.completed),
+            None => Some(self.state.totals().completed),
+            Some(name) => Some(self.state.jobs().named(name.as_ref())?.counts.completed),
         }
     }
 
@@ -127,14 +128,14 @@ impl Group {
         match job {
             None => Some(GroupStatus { rate, ..self.status() }.into()),
             Some(name) => {
-                let job = self.jobs.named(name.as_ref())?;
+                let job = self.state.jobs().named(name.as_ref())?;
                 Some(JobStatus { rate, ..self.job_status(job) }.into())
             }
         }
     }
 
     pub(crate) fn find_job(&self, name: &JobName) -> Result<&Job, ProtocolError> {
-        self.jobs.named(name.as_ref()).ok_or_else(|| unknown_job(name, &self.name))
+        self.state.jobs().named(name.as_ref()).ok_or_else(|| unknown_job(name, self.state.name()))
     }
 
     pub(crate) fn job_status(&self, job: &Job) -> JobStatus {
@@ -143,7 +144,7 @@ impl Group {
 
     /// The status of a job, with what only the group knows: times, and metrics of its pages.
     fn observed(&self, job: &Job, status: JobStatus) -> JobStatus {
-        let time = |at| StartAt::Time(self.schedules.unix_ms_at(at)).to_string();
+        let time = |at| StartAt::Time(self.state.schedules().unix_ms_at(at)).to_string();
         JobStatus {
             opened: time(job.opened_at),
             ended: job.ended_at.map(time),
@@ -154,23 +155,30 @@ impl Group {
 
     /// The entries of a job for which only a member's credit is missing.
     fn queued_of(&self, job: &Job) -> usize {
-        let queued = |render| self.frontier.ready(render).queued_of(job.id.number);
-        if self.is_paused { 0 } else { queued(false) + queued(true) }
+        let queued = |render| self.state.frontier().ready(render).queued_of(job.id.number);
+        if self.state.is_paused() { 0 } else { queued(false) + queued(true) }
     }
 
     pub(crate) fn status(&self) -> GroupStatus {
-        let held = self.leases.members().iter().map(|(_, member)| member.load()).sum::<usize>();
-        let connected =
-            self.leases.members().iter().filter(|(_, member)| member.conn().is_some()).count();
-        let totals = self.totals;
-        let render_members = self.leases.members().can_render() as u64;
+        let held =
+            self.state.leases().members().iter().map(|(_, member)| member.load()).sum::<usize>();
+        let connected = self
+            .state
+            .leases()
+            .members()
+            .iter()
+            .filter(|(_, member)| member.conn().is_some())
+            .count();
+        let totals = self.state.totals();
+        let render_members = self.state.leases().members().can_render() as u64;
         let render_waiting =
-            if self.is_paused { 0 } else { self.frontier.ready(true).len() as u64 };
-        let reports = self.leases.members().iter().filter_map(|(_, member)| member.browsers());
+            if self.state.is_paused() { 0 } else { self.state.frontier().ready(true).len() as u64 };
+        let reports =
+            self.state.leases().members().iter().filter_map(|(_, member)| member.browsers());
         let is_rendering = render_members > 0 || render_waiting > 0;
         GroupStatus {
-            group: self.name.to_string(),
-            paused: self.is_paused,
+            group: self.state.name().to_string(),
+            paused: self.state.is_paused(),
             members: connected as u64,
             render_members: is_rendering.then_some(render_members),
             render_waiting: is_rendering.then_some(render_waiting),
@@ -180,14 +188,14 @@ impl Group {
             completed: totals.completed,
             failed: totals.failed,
             dead: totals.dead,
-            dead_kept: self.dead_letters.len() as u64,
-            scheduled: self.schedules.len() as u64,
+            dead_kept: self.state.dead_letters().len() as u64,
+            scheduled: self.state.schedules().len() as u64,
             lost: totals.lost,
             unkeyed: totals.unkeyed,
-            keys: self.frontier.keys().len() as u64,
-            keys_down: self.frontier.keys_down() as u64,
+            keys: self.state.frontier().keys().len() as u64,
+            keys_down: self.state.frontier().keys_down() as u64,
             metrics: self.metrics.of_group(),
-            settings: self.config.settings.clone(),
+            settings: self.state.config().settings.clone(),
             rate: None,
         }
     }

@@ -9,7 +9,7 @@ use crate::moment::Moment;
 impl Group {
     /// Lists the rules of the operator, or a part of them, in the order in which they were set.
     pub(crate) fn list_rules(&self, range: ListRange, now: Moment) -> Answer {
-        let mut rules: Vec<_> = self.frontier.rules().iter().collect();
+        let mut rules: Vec<_> = self.state.frontier().rules().iter().collect();
         rules.sort_unstable_by_key(|rule| rule.number);
         let matched = range.after.is_none().then_some(rules.len());
         let numbered = rules.into_iter().map(|rule| (rule.number, rule));

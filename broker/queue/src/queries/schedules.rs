@@ -23,12 +23,12 @@ impl Group {
         let work = |schedule: &&Schedule| match_work(patterns, schedule.text.len());
         let (schedules, matched, next) = match after {
             None if has_all => {
-                let soonest = self.schedules.soonest_first().take(*limit).collect();
-                (soonest, Some(self.schedules.len()), None)
+                let soonest = self.state.schedules().soonest_first().take(*limit).collect();
+                (soonest, Some(self.state.schedules().len()), None)
             }
             None => {
                 // To find each by its due time takes ten times as long.
-                let all = self.schedules.above(0);
+                let all = self.state.schedules().above(0);
                 let (mut schedules, rest) = self.walk(all, usize::MAX, work, wanted);
                 let matched = rest.is_none().then_some(schedules.len());
                 schedules.sort_unstable_by_key(|schedule| (schedule.due, schedule.url_key));
@@ -36,7 +36,7 @@ impl Group {
                 (schedules, matched, None)
             }
             Some(after) => {
-                let above = self.schedules.above(*after);
+                let above = self.state.schedules().above(*after);
                 let (schedules, next) = self.walk(above, *limit, work, wanted);
                 (schedules, None, next)
             }
@@ -47,7 +47,7 @@ impl Group {
 
     fn schedule_status(&self, schedule: &Schedule, now: Moment) -> ScheduleStatus {
         let Schedule { text, key, prio, due, .. } = schedule;
-        let (every, due_ms) = (self.schedules.interval_text(schedule), due.since(now));
+        let (every, due_ms) = (self.state.schedules().interval_text(schedule), due.since(now));
         ScheduleStatus {
             url: text.split(' ').next().unwrap_or_default().to_owned(),
             every,

@@ -117,13 +117,13 @@ impl Group {
         }
         let after = range.after.unwrap_or(0).max(selection.entry.map_or(0, |id| id - 1));
         let upto = selection.entry.unwrap_or(EntryId::MAX);
-        let entries = self.frontier.entries_above(after).take_while(|(id, _)| *id <= upto);
+        let entries = self.state.frontier().entries_above(after).take_while(|(id, _)| *id <= upto);
         let is_wanted = WAITING.map(|state| states.contains(&state));
         let state_work = if is_wanted[0] == is_wanted[1] { 0 } else { STATE_WORK };
         let (mut fitting, mut unread, mut last, mut spent) = (0, 0, after, 0);
         for (id, entry) in entries {
             let is_full = fitting > range.limit;
-            let may_look = spent < self.config.looked_at_max;
+            let may_look = spent < self.state.config().looked_at_max;
             spent += state_work + match_work(patterns, self.text_len(entry));
             match may_look.then(|| self.fit_of(&selector, states, entry)) {
                 Some(Fit::No) => {}
@@ -165,14 +165,14 @@ impl Group {
             return Ok(self.list_finished(query, &selector, now));
         }
         let unfinished = walked.ids.iter().filter_map(|id| {
-            let entry = self.frontier.find_any(*id)?;
+            let entry = self.state.frontier().find_any(*id)?;
             let fits = self.fit_of(&selector, states, entry) == Fit::Yes;
             fits.then_some((*id, Listed::Unfinished(entry)))
         });
         let mut all: Vec<_> = unfinished.collect();
         if query.state.is_none_or(|state| state == TaskState::Dead) {
             let upto = walked.stopped_at.unwrap_or(EntryId::MAX);
-            let dead = self.dead_letters.iter().filter(|dead| {
+            let dead = self.state.dead_letters().iter().filter(|dead| {
                 let id = dead.entry.admitted.id;
                 id > after.unwrap_or(0) && id <= upto && self.fits(&selector, &dead.entry)
             });
@@ -203,14 +203,15 @@ impl Group {
         };
         let (tasks, matched, next) = match after {
             None => {
-                let newest = self.finished.newest_first().filter(wanted);
+                let newest = self.state.finished().newest_first().filter(wanted);
                 let mut tasks: Vec<_> = newest.collect();
                 let matched = tasks.len();
                 tasks.truncate(limit);
                 (tasks, Some(matched), None)
             }
             Some(after) => {
-                let (tasks, next) = self.walk(self.finished.above(after), limit, |_| 1, wanted);
+                let (tasks, next) =
+                    self.walk(self.state.finished().above(after), limit, |_| 1, wanted);
                 (tasks, None, next)
             }
         };
@@ -238,7 +239,7 @@ impl Group {
                 let fits = (selection.key.is_none() || *key == Some(dormant.key))
                     && job.is_none_or(|job| dormant.job() == Some(job))
                     && is_one_of(states, &WAITING, || self.state_of_dormant(&dormant, queued));
-                let texts = self.frontier.dormant();
+                let texts = self.state.frontier().dormant();
                 match &selection.matching {
                     _ if !fits => Fit::No,
                     Some(_) if texts.must_read(dormant) => Fit::Unread,
@@ -265,7 +266,7 @@ impl Group {
     fn text_len(&self, entry: AnyEntry<'_>) -> usize {
         match entry {
             AnyEntry::Active(live) => live.entry.admitted.text.len(),
-            AnyEntry::Dormant(dormant) => self.frontier.dormant().text_len(dormant),
+            AnyEntry::Dormant(dormant) => self.state.frontier().dormant().text_len(dormant),
         }
     }
 
@@ -274,7 +275,7 @@ impl Group {
         selection: &'a EntrySelection,
     ) -> Result<Selector<'a>, ProtocolError> {
         let job = selection.job.as_ref().map(|name| self.find_job(name)).transpose()?;
-        let key = selection.key.as_deref().and_then(|key| self.frontier.keys().find(key));
+        let key = selection.key.as_deref().and_then(|key| self.state.frontier().keys().find(key));
         let job = job.map(|job| job.id.number);
         Ok(Selector { selection, job, key, queued: QueuedEntries::default() })
     }
@@ -291,7 +292,7 @@ impl Group {
             }
             Listed::Unfinished(AnyEntry::Dormant(dormant)) => {
                 let state = self.state_of_dormant(&dormant, queued);
-                self.describe_task(&self.dormant_entry(dormant), state, None, now)
+                self.describe_task(&self.state.dormant_entry(dormant), state, None, now)
             }
             Listed::Dead(DeadLetter { entry, reason }) => {
                 self.describe_task(entry, TaskState::Dead, Some(reason), now)
@@ -305,7 +306,7 @@ impl Group {
         selection: &EntrySelection,
     ) -> Result<Vec<EntryId>, ProtocolError> {
         let selector = self.selector(selection)?;
-        let entries = self.dead_letters.iter().map(|dead| &dead.entry);
+        let entries = self.state.dead_letters().iter().map(|dead| &dead.entry);
         let wanted = entries.filter(|entry| self.fits(&selector, entry));
         Ok(wanted.map(|entry| entry.admitted.id).collect())
     }
@@ -330,8 +331,9 @@ impl Group {
     /// turn.
     fn is_queued(&self, id: EntryId, render: bool, gate: KeyId, queued: &QueuedEntries) -> bool {
         let find = || {
-            let is_free = !self.is_paused && self.frontier.is_offered(gate, render);
-            let next = || next_entry(&self.frontier.keys()[gate], render, &self.jobs);
+            let is_free = !self.state.is_paused() && self.state.frontier().is_offered(gate, render);
+            let next =
+                || next_entry(&self.state.frontier().keys()[gate], render, self.state.jobs());
             is_free.then(next).flatten().map(|next| next.entry)
         };
         *queued.borrow_mut().entry((gate, render)).or_insert_with(find) == Some(id)

@@ -20,7 +20,7 @@ impl Group {
         let KeyQuery { key, job, range: ListRange { after, limit } } = query;
         let job = job.as_ref().map(|name| self.find_job(name)).transpose()?;
         let job = job.map(|job| job.id.number);
-        let keys = self.frontier.keys();
+        let keys = self.state.frontier().keys();
         if let Some(name) = key {
             let of_job = |key: &KeyId| job.is_none_or(|job| keys[*key].has_waiting_of(job));
             let key = keys.find(name).filter(of_job);
@@ -48,7 +48,7 @@ impl Group {
     /// Returns the keys that take longest, the longest first.
     fn busiest(&self, keys: impl Iterator<Item = KeyId>, limit: usize, now: Moment) -> Vec<KeyId> {
         let ranked = keys.map(|id| {
-            let key = &self.frontier.keys()[id];
+            let key = &self.state.frontier().keys()[id];
             let left_ms = self.left_ms(key, now).unwrap_or(u64::MAX);
             (Reverse((left_ms, key.waiting())), key.name(), id)
         });
@@ -62,7 +62,7 @@ impl Group {
     }
 
     fn key_status(&self, id: KeyId, now: Moment) -> KeyStatus {
-        let key = &self.frontier.keys()[id];
+        let key = &self.state.frontier().keys()[id];
         KeyStatus {
             key: key.name().to_string(),
             waiting: key.waiting() as u64,
@@ -79,10 +79,10 @@ impl Group {
     /// an end holds the key.
     fn left_ms(&self, key: &KeyQueue, now: Moment) -> Option<u64> {
         let first_ms = key.next_start()?.since(now);
-        let rest_ms = key.delay_ms(&self.config).max(key.pace_at(now).unwrap_or(0));
+        let rest_ms = key.delay_ms(self.state.config()).max(key.pace_at(now).unwrap_or(0));
         let others = u64::try_from(key.waiting().saturating_sub(1)).unwrap_or(u64::MAX);
-        let pauses_ms =
-            others.saturating_mul(rest_ms) / u64::from(key.parallel(self.config.settings.parallel));
+        let pauses_ms = others.saturating_mul(rest_ms)
+            / u64::from(key.parallel(self.state.config().settings.parallel));
         Some(first_ms.saturating_add(pauses_ms))
     }
 }

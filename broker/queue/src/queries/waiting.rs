@@ -59,7 +59,7 @@ impl Group {
     ) -> Result<Vec<EntryId>, ProtocolError> {
         let selector = self.selector(&selected.change.selection)?;
         let fits = |id: &EntryId| {
-            let entry = self.frontier.find_any(*id).filter(|entry| {
+            let entry = self.state.frontier().find_any(*id).filter(|entry| {
                 !mutants::is(Mutant::SparesDormant) || matches!(entry, AnyEntry::Active(_))
             });
             entry.is_some_and(|entry| self.fit_of(&selector, &WAITING, entry) == Fit::Yes)

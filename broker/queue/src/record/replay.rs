@@ -36,7 +36,7 @@ pub enum ReplayBase {
 impl Replay {
     /// Starts a replay. `has_all` says whether the next record is the first that was ever written.
     pub(crate) fn new(mut group: Group, has_all: bool) -> Self {
-        group.frontier.begin_replay();
+        group.state.begin_replay();
         Self { group, base: ReplayBase::new(has_all) }
     }
 
@@ -44,7 +44,7 @@ impl Replay {
     /// ([`Group::problem`]).
     pub(crate) fn apply(&mut self, record: &GroupRecord) {
         if self.group.problem().is_none() && self.base.apply(record) {
-            self.group.replay(record);
+            self.group.state.replay(record);
             self.group.compact_texts();
         }
     }
@@ -54,19 +54,19 @@ impl Replay {
     /// [`apply`](Self::apply).
     pub(crate) fn prepare(&mut self, record: &GroupRecord) -> Option<TextRequest> {
         // Those of the previous record were used.
-        self.group.frontier.texts_mut().trim_read();
+        self.group.state.texts_mut().trim_read();
         self.group.request_texts_for(&record.decision);
         self.poll_texts()
     }
 
     /// Returns the next request to the owner.
     pub(crate) fn poll_texts(&mut self) -> Option<TextRequest> {
-        self.group.frontier.texts_mut().poll_request()
+        self.group.state.texts_mut().poll_request()
     }
 
     /// Takes the reply to a request.
     pub(crate) fn texts_replied(&mut self, reply: TextReply) {
-        self.group.texts_replied(reply, self.group.now);
+        self.group.texts_replied(reply, self.group.state.now());
     }
 
     /// Returns the group as rebuilt so far.
@@ -86,11 +86,7 @@ impl Replay {
 
     /// Returns the group; `None` if something is missing.
     pub(crate) fn finish(mut self) -> Option<Group> {
-        let group = &mut self.group;
-        group.frontier.end_replay();
-        for key in group.frontier.keys().ids() {
-            group.offer(key, group.now);
-        }
+        self.group.state.end_replay();
         self.is_complete().then_some(self.group)
     }
 }

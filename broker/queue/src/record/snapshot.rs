@@ -10,22 +10,16 @@ use std::sync::Arc;
 use tidings_protocol::{MemberId, Seq, TopicName};
 
 use super::Decision;
-use crate::entry::{Admission, Entry, EntryState, JobNumber, Key, PassId};
+use crate::Group;
+use crate::entry::{Admission, Entry, JobNumber, Key, PassId};
 use crate::frontier::circuit::Circuit;
-use crate::frontier::dormant::DormantEntries;
-use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::KeyState;
-use crate::frontier::lane::lane_of;
 use crate::frontier::rules::{KeyRule, RuleHistory};
 use crate::frontier::runs::SlotId;
-use crate::jobs::{EntryChange, Job, JobState, SettingsChanges};
-use crate::moment::{ClockStamp, Moment};
-use crate::mutants::{self, Mutant};
+use crate::jobs::{Job, SettingsChanges};
+use crate::moment::ClockStamp;
 use crate::schedules::{Schedule, WallClockDue};
-use crate::{Group, GroupTotals};
-
-/// Most dormant entries that are written to a snapshot early because they are about to end.
-const EARLY_WRITES_MAX: usize = 4096;
+use crate::state::GroupTotals;
 
 /// URLs in one item.
 const SEEN_PER_ITEM: usize = 256;
@@ -190,76 +184,70 @@ impl Group {
     /// Begins a snapshot: writes all parts that are few. `stamp` is the current moment on
     /// all clocks of the machine.
     pub fn begin_snapshot(&mut self, stamp: ClockStamp, mut take: impl FnMut(Decision)) {
-        self.frontier.texts_mut().begin_snapshot();
-        let passes = self.jobs.seen_passes();
-        self.snapshot = Some(SnapshotProgress { passes, set: 0, slot: 0, key: 0, waits_for: None });
-        let (parked, keys) = (self.frontier.dormant().len(), self.frontier.keys().len());
+        self.state.texts_mut().begin_snapshot();
+        let passes = self.state.jobs().seen_passes();
+        *self.state.snapshot_mut() =
+            Some(SnapshotProgress { passes, set: 0, slot: 0, key: 0, waits_for: None });
+        let (parked, keys) =
+            (self.state.frontier().dormant().len(), self.state.frontier().keys().len());
         let begin = SnapshotItem::Begin {
-            run: self.run,
-            since: self.since,
+            run: self.state.run(),
+            since: self.state.since(),
             stamp,
-            local_member: self.leases.local_member(),
-            last_entry: self.frontier.last_id(),
+            local_member: self.state.leases().local_member(),
+            last_entry: self.state.frontier().last_id(),
             dormant: parked,
             keys,
         };
         take(Decision::SnapshotPart(Box::new(begin)));
-        take(Decision::Configured(Box::new(self.config.clone())));
+        take(Decision::Configured(Box::new(self.state.config().clone())));
         let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
-        let rules = self.frontier.rules();
+        let rules = self.state.frontier().rules();
         for rule in rules.iter() {
             keep(SnapshotItem::Rule(Box::new(rule.clone())));
         }
         if rules.history() != RuleHistory::default() {
             keep(SnapshotItem::RuleHistory(rules.history()));
         }
-        for (topic, next) in &self.consumed {
+        for (topic, next) in self.state.consumed() {
             keep(SnapshotItem::Consumed { topic: topic.clone(), next: *next });
         }
-        for (topic, seq) in &self.published {
+        for (topic, seq) in self.state.published() {
             keep(SnapshotItem::Published { topic, seq: *seq });
         }
-        for (serial, topic, payload) in self.unpublished.iter() {
+        for (serial, topic, payload) in self.state.unpublished().iter() {
             keep(SnapshotItem::Unpublished { serial, topic, payload: Arc::clone(payload) });
         }
-        for job in self.jobs.in_order() {
+        for job in self.state.jobs().in_order() {
             items_of_job(job, &mut keep);
         }
-        for id in self.frontier.active_ids() {
-            keep(SnapshotItem::Entry(Box::new(self.frontier.get(id).entry.clone())));
+        for id in self.state.frontier().active_ids() {
+            keep(SnapshotItem::Entry(Box::new(self.state.frontier().get(id).entry.clone())));
         }
-        for schedule in self.schedules.iter() {
+        for schedule in self.state.schedules().iter() {
             keep(SnapshotItem::Schedule(Box::new(schedule.clone())));
         }
-        for time in self.wall_clock_dues() {
+        for time in self.state.wall_clock_dues() {
             keep(SnapshotItem::WallClockDue(time));
         }
-        for buried in self.dead_letters.iter() {
+        for buried in self.state.dead_letters().iter() {
             let (entry, reason) = (Box::new(buried.entry.clone()), buried.reason);
             keep(SnapshotItem::Dead { entry, reason });
         }
-        for (member, _) in self.leases.members().iter().filter(|(_, it)| it.is_drained()) {
+        for (member, _) in self.state.leases().members().iter().filter(|(_, it)| it.is_drained()) {
             keep(SnapshotItem::Drained { member });
-        }
-    }
-
-    /// Abandons a snapshot in progress if too many dormant entries are about to end to write them
-    /// first.
-    pub(crate) fn abandon_snapshot_if_many(&mut self, ending: usize) {
-        if ending > EARLY_WRITES_MAX && self.snapshot.take().is_some() {
-            self.record(Decision::SnapshotPart(Box::new(SnapshotItem::Abandoned)), self.now);
         }
     }
 
     /// Reports whether a snapshot is in progress.
     pub fn is_snapshotting(&self) -> bool {
-        self.snapshot.is_some()
+        self.state.snapshot().is_some()
     }
 
     /// Reports whether a snapshot can neither begin nor continue before texts were read: those of
     /// its next entries, or those of earlier records.
     pub fn is_snapshot_waiting(&self) -> bool {
-        let waits = self.snapshot.as_ref().is_some_and(|at| at.waits_for.is_some());
+        let waits = self.state.snapshot().is_some_and(|at| at.waits_for.is_some());
         waits || self.reads.has_unread()
     }
 
@@ -268,9 +256,10 @@ impl Group {
     fn waits_for_next_texts(&mut self, at: &mut SnapshotProgress, slots: usize) -> bool {
         let slots = u32::try_from(slots).unwrap_or(u32::MAX);
         let next = (at.slot..at.slot.saturating_add(slots))
-            .map_while(|slot| self.frontier.dormant().at_slot(slot).ok());
-        let next =
-            next.flatten().filter(|next| self.frontier.dormant().is_missing_in_snapshot(*next));
+            .map_while(|slot| self.state.frontier().dormant().at_slot(slot).ok());
+        let next = next
+            .flatten()
+            .filter(|next| self.state.frontier().dormant().is_missing_in_snapshot(*next));
         let wanted = self.missing_texts(next);
         at.waits_for = self.request_texts(wanted);
         at.waits_for.is_some()
@@ -290,14 +279,14 @@ impl Group {
         if self.is_snapshot_waiting() || self.problem().is_some() {
             return false;
         }
-        let Some(mut at) = self.snapshot.take() else { return true };
+        let Some(mut at) = self.state.snapshot_mut().take() else { return true };
         let mut left = count;
         let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
         while left > 0
             && let Some(pass) = at.passes.last().copied()
         {
             left -= 1;
-            let Some(set) = self.jobs.seen_set(pass, at.set) else {
+            let Some(set) = self.state.jobs().seen_set(pass, at.set) else {
                 (at.set, _) = (0, at.passes.pop());
                 continue;
             };
@@ -311,30 +300,30 @@ impl Group {
             }
         }
         if left > 0 && self.waits_for_next_texts(&mut at, left) {
-            self.snapshot = Some(at);
+            *self.state.snapshot_mut() = Some(at);
             return false;
         }
         let (mut parked, mut bytes) = (Vec::new(), 0);
         while left > 0
-            && let Ok(dormant) = self.frontier.dormant().at_slot(at.slot)
+            && let Ok(dormant) = self.state.frontier().dormant().at_slot(at.slot)
         {
             (at.slot, left) = (at.slot + 1, left - 1);
             if let Some(dormant) = dormant
-                && self.frontier.texts_mut().mark_in_snapshot(dormant)
+                && self.state.texts_mut().mark_in_snapshot(dormant)
             {
-                let admission = self.dormant_admission(dormant);
-                self.frontier.texts_mut().forget_text(dormant);
+                let admission = self.state.dormant_admission(dormant);
+                self.state.texts_mut().forget_text(dormant);
                 bytes += admission.bytes();
                 parked.push(admission);
             }
-            let is_last = left == 0 || self.frontier.dormant().at_slot(at.slot).is_err();
+            let is_last = left == 0 || self.state.frontier().dormant().at_slot(at.slot).is_err();
             if !parked.is_empty() && (is_last || bytes > DORMANT_ITEM_BYTES) {
                 keep(SnapshotItem::Dormant(std::mem::take(&mut parked)));
                 bytes = 0;
             }
         }
         while left > 0
-            && let Ok(queue) = self.frontier.keys().at_index(at.key)
+            && let Ok(queue) = self.state.frontier().keys().at_index(at.key)
         {
             (at.key, left) = (at.key + 1, left - 1);
             if let Some(queue) = queue
@@ -349,163 +338,19 @@ impl Group {
             }
         }
         if left == 0 {
-            self.snapshot = Some(at);
+            *self.state.snapshot_mut() = Some(at);
             return false;
         }
-        let GroupTotals { completed, failed, dead, lost, unkeyed } = self.totals;
+        let GroupTotals { completed, failed, dead, lost, unkeyed } = self.state.totals();
         let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
         keep(SnapshotItem::End {
-            last_entry: self.frontier.last_id(),
-            last_serial: self.last_serial,
-            last_job: self.jobs.last_number(),
-            is_paused: self.is_paused,
+            last_entry: self.state.frontier().last_id(),
+            last_serial: self.state.last_serial(),
+            last_job: self.state.jobs().last_number(),
+            is_paused: self.state.is_paused(),
             totals: [completed, failed, dead, lost, unkeyed],
         });
         true
-    }
-
-    /// Returns a dormant entry as it was admitted.
-    pub(crate) fn dormant_admission(&self, dormant: DormantRef) -> Admission {
-        let pass = dormant.job().and_then(|job| self.jobs.find(job)).map(|job| job.id);
-        self.frontier.read_dormant(dormant, pass)
-    }
-
-    /// Returns a dormant entry in full.
-    pub(crate) fn dormant_entry(&self, dormant: DormantRef) -> Entry {
-        Entry { state: EntryState::Waiting, ..Entry::new(self.dormant_admission(dormant)) }
-    }
-
-    /// Restores a part of a snapshot.
-    pub(crate) fn restore(&mut self, item: &SnapshotItem, now: Moment) {
-        match item {
-            SnapshotItem::Begin {
-                run,
-                since,
-                stamp: _,
-                local_member,
-                last_entry,
-                dormant,
-                keys,
-            } => {
-                let (name, config) = (self.name.clone(), self.config.clone());
-                let frontier = self.frontier.cleared(*dormant, *keys);
-                *self = Self { since: *since, frontier, ..Self::new(name, *run, config, 0) };
-                self.leases.set_local_member(*local_member);
-                self.frontier.restore_last_id(*last_entry);
-            }
-            SnapshotItem::Abandoned => {}
-            SnapshotItem::Rule(_) if mutants::is(Mutant::LosesRules) => {}
-            SnapshotItem::Rule(rule) => {
-                // No key is known yet.
-                self.frontier.set_rule(rule);
-            }
-            SnapshotItem::RuleHistory(history) => self.frontier.restore_rule_history(*history),
-            SnapshotItem::Consumed { topic, next } => {
-                self.consumed.insert(topic.clone(), *next);
-            }
-            SnapshotItem::Published { topic, seq } => {
-                self.published.insert(topic, *seq);
-            }
-            SnapshotItem::Unpublished { serial, topic, payload } => {
-                self.unpublished.insert(*serial, topic, payload.clone());
-            }
-            SnapshotItem::Job(job) => self.jobs.restore((**job).clone()),
-            SnapshotItem::Scope { number, part } => {
-                self.jobs.restore_scope(*number, part);
-            }
-            SnapshotItem::JobChanges { number, changes } => {
-                self.jobs.restore_changes(*number, changes);
-            }
-            SnapshotItem::Pages { number, key, completed } => {
-                self.jobs.restore_pages(*number, key, *completed);
-            }
-            SnapshotItem::Seen { pass, fingerprints: urls } => {
-                for url in urls {
-                    self.jobs.mark_seen(*pass, *url);
-                }
-            }
-            SnapshotItem::Key { key, state } => {
-                let key = self.frontier.restore_key(key, *state, &self.config);
-                self.refresh(key, now);
-            }
-            SnapshotItem::Circuit { key, circuit } => self.frontier.restore_circuit(key, *circuit),
-            SnapshotItem::Entry(entry) => self.restore_entry(entry, now),
-            SnapshotItem::Dormant(admissions) => self.restore_dormant(admissions, now),
-            SnapshotItem::Schedule(schedule) => self.schedules.set(schedule),
-            SnapshotItem::WallClockDue(time) => self.apply_wall_clock_due(time, now),
-            SnapshotItem::Dead { entry, reason } => {
-                self.dead_letters.push((**entry).clone(), reason, &self.config);
-            }
-            SnapshotItem::Drained { member } => self.leases.set_drained(*member, true, now),
-            SnapshotItem::End { last_entry, last_serial, last_job, is_paused, totals } => {
-                self.frontier.restore_last_id(*last_entry);
-                self.last_serial = *last_serial;
-                self.jobs.restore_last_number(*last_job);
-                self.is_paused = *is_paused;
-                let [completed, failed, dead, lost, unkeyed] = *totals;
-                self.totals = GroupTotals { completed, failed, dead, lost, unkeyed };
-                self.rebuild_queues(now);
-            }
-        }
-    }
-
-    /// Stores dormant entries. Their keys are refreshed with all others at the end.
-    fn restore_dormant(&mut self, admissions: &[Admission], now: Moment) {
-        let mut parked = Vec::with_capacity(admissions.len());
-        for admission in admissions {
-            match DormantEntries::lane_for(admission, lane_of(admission), now) {
-                Some(lane) => parked.push((admission, lane)),
-                None => self.restore_entry(&Entry::new(admission.clone()), now),
-            }
-        }
-        self.store_dormant(&parked);
-    }
-
-    fn restore_entry(&mut self, entry: &Entry, now: Moment) {
-        let (id, admitted) = (entry.admitted.id, &entry.admitted);
-        let job = admitted.job.map(|pass| pass.number);
-        let lane = DormantEntries::lane_for(admitted, lane_of(admitted), now);
-        if let Some(lane) = lane.filter(|_| entry.is_untouched()) {
-            self.store_dormant(&[(admitted, lane)]);
-            return;
-        }
-        if let Some(job) = job {
-            self.jobs.add_waiting(job, id, &admitted.key);
-        }
-        if let EntryState::Held(mut lease) = entry.state {
-            if let Some(job) = job {
-                self.jobs.change_entry(job, &admitted.key, EntryChange::Leased(id));
-            }
-            lease.began_at = now;
-            self.leases.begin(id, &lease, entry.demand());
-            let state = EntryState::Held(lease);
-            self.frontier.insert(Entry { state, ..entry.clone() }, &mut self.jobs);
-            self.frontier.unindex_waiting(admitted.url_key, id);
-            if !lease.request_over {
-                self.frontier.restore_in_flight(id);
-            }
-            return;
-        }
-        if let Some(again) = &entry.again {
-            if let Some(job) = job {
-                self.jobs.change_entry(job, &admitted.key, EntryChange::Pinned);
-            }
-            self.leases.pin(again.member, id);
-        }
-        let delayed = Entry { state: EntryState::Delayed, ..entry.clone() };
-        self.frontier.insert(delayed, &mut self.jobs);
-        self.enqueue(id, now);
-    }
-
-    /// Builds the state that depends on several parts.
-    fn rebuild_queues(&mut self, now: Moment) {
-        self.frontier.sort_runs();
-        for job in self.jobs.iter().filter(|job| job.state != JobState::Done) {
-            self.frontier.block(job.id.number, job.is_blocked());
-        }
-        for key in self.frontier.keys().ids() {
-            self.refresh(key, now);
-        }
     }
 }
 

@@ -236,12 +236,12 @@ impl Bench {
     /// Checks that the records alone give the same group.
     #[track_caller]
     pub(crate) fn check_records(&self) {
-        let config = self.group.config.clone();
-        let empty = Group::new(self.group.name.clone(), 7, config, 1);
+        let config = self.group.state.config().clone();
+        let empty = Group::new(self.group.state.name().clone(), 7, config, 1);
         let mut replay = Replay::new(empty, true);
         self.records.iter().for_each(|record| replay.apply(record));
         let mut replayed = replay.finish().unwrap();
-        replayed.advance(self.now);
+        replayed.state.advance(self.now);
         assert_eq!(dump::difference(&self.group, &replayed), None);
     }
 

@@ -184,7 +184,7 @@ fn drained_member_is_not_gone_for_long_because_the_machine_was_off() {
 #[test]
 fn a_drained_member_that_is_gone_does_not_keep_the_group() {
     let mut bench = bench();
-    bench.group.name = "others".parse().unwrap();
+    *bench.group.state.name_mut() = "others".parse().unwrap();
     bench.join(A, 1);
     bench.set_drained(A_DIGITS, true);
     bench.feed(Input::Operate {
@@ -207,7 +207,7 @@ fn a_resumed_member_joined_no_earlier_than_the_group_started() {
     bench.join(A, 1);
     bench.publish("http://a.org/");
     bench.wait(5_000);
-    let config = bench.group.config.clone();
+    let config = bench.group.state.config().clone();
     bench.group = replayed(&snapshot(&mut bench), false, config);
     let stamp = ClockStamp { moment: bench.now, boot_id: 1, uptime_ms: 0, unix_ms: 0 };
     bench.feed(Input::Start { run: 8, since: 8, elapsed_unknown: true, stamp, local_member: None });

@@ -240,7 +240,7 @@ fn a_key_says_what_it_rests_for() {
         };
         is_expected(&mut bench);
         // A snapshot gives the same.
-        bench.group = replayed(&snapshot(&mut bench), false, bench.group.config.clone());
+        bench.group = replayed(&snapshot(&mut bench), false, bench.group.state.config().clone());
         is_expected(&mut bench);
         // The rest goes on.
         bench.configure(&[("delay", "7s")]);

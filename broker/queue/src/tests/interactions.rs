@@ -171,10 +171,10 @@ fn dead_letters_follow_the_record_of_consumed_events() {
     );
     for output in &outputs {
         if let Output::Record(record) = output {
-            replayed.replay(record);
+            replayed.state.replay(record);
         }
     }
-    assert_eq!(replayed.totals, group.totals);
+    assert_eq!(replayed.state.totals(), group.state.totals());
 }
 
 #[test]
@@ -259,7 +259,11 @@ fn key_has_one_timer() {
         bench.open(&format!("job{pass}"), &[]);
         bench.close(&format!("job{pass}"));
     }
-    assert!(bench.group.frontier.wakes().count() <= 1, "{}", bench.group.frontier.wakes().count());
+    assert!(
+        bench.group.state.frontier().wakes().count() <= 1,
+        "{}",
+        bench.group.state.frontier().wakes().count()
+    );
     assert!(bench.group.expiry_count() <= 1, "{}", bench.group.expiry_count());
 }
 
@@ -364,10 +368,10 @@ fn key_with_waiting_entries_has_no_expiry_timer() {
     bench.touch(A, &task.id, true, KeyRest { pace_ms: Some(5000), not_before_ms: None });
     bench.ack(A, &task.id, Outcome::Done, &[]);
     bench.wait(10_000);
-    let key = bench.group.frontier.keys().find("x.org").expect("its pace is remembered");
-    assert!(bench.group.frontier.keys()[key].timer().is_some(), "for a time");
+    let key = bench.group.state.frontier().keys().find("x.org").expect("its pace is remembered");
+    assert!(bench.group.state.frontier().keys()[key].timer().is_some(), "for a time");
     bench.publish("http://x.org/ after=1h");
-    assert_eq!(bench.group.frontier.keys()[key].timer(), None);
+    assert_eq!(bench.group.state.frontier().keys()[key].timer(), None);
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn held_job_releases_nothing_before_its_seeds_are_consumed() {
 fn held_job_begins_when_its_group_is_full_or_it_is_abandoned() {
     for forgotten in [false, true] {
         let mut bench = Bench::new(&[("delay", "0")]);
-        bench.group.config.entries_max = 1;
+        bench.group.state.config_mut().entries_max = 1;
         bench.join(A, 10);
         bench.open("site", &[("hold", "yes")]);
         bench.publish("http://a.org/1 job=site");
@@ -284,7 +284,7 @@ fn seeds_by_command_extend_the_open_time_and_respect_the_budget() {
 #[test]
 fn full_group_rejects_seeds() {
     let mut bench = Bench::new(&[]);
-    bench.group.config.entries_max = 1;
+    bench.group.state.config_mut().entries_max = 1;
     bench.open("site", &[]);
     bench.add("site", "http://a.org/1");
     bench.add("site", "http://a.org/2");
@@ -298,7 +298,7 @@ fn full_group_rejects_answers_with_new_links() {
     bench.add("site", "http://a.org/1");
     bench.add("site", "http://a.org/2");
     bench.join(A, 9);
-    bench.group.config.entries_max = 2;
+    bench.group.state.config_mut().entries_max = 2;
     let first = bench.task();
     let links = [("http://a.org/2", false), ("http://a.org/3", false), ("http://b.org/", false)];
     let before = bench.records.len();
@@ -355,7 +355,7 @@ fn a_pass_has_a_beginning_and_an_end_which_a_snapshot_keeps() {
     assert_eq!(shown(&mut bench), both);
     bench.wait(500);
     let kept = snapshot(&mut bench);
-    bench.group = replayed(&kept, false, bench.group.config.clone());
+    bench.group = replayed(&kept, false, bench.group.state.config().clone());
     bench.feed(Input::WallClock { unix_ms: 1_001_500 });
     assert_eq!(shown(&mut bench), both);
     bench.open("site", &[]);
@@ -375,7 +375,7 @@ fn only_done_jobs_are_deleted_and_numbers_are_not_reused() {
     assert_eq!(bench.error_code(), Code::NotFound);
     bench.open("site", &[]);
     assert!(bench.ok().starts_with("site number=2 pass=1 "), "{}", bench.ok());
-    assert_eq!(bench.group.jobs.iter().count(), 1);
+    assert_eq!(bench.group.state.jobs().iter().count(), 1);
 }
 
 #[test]
@@ -532,7 +532,7 @@ fn event_for_another_groups_job_counts_as_one_without_a_job() {
 #[test]
 fn job_names_are_reported_to_other_groups() {
     let mut bench = Bench::new(&[]);
-    bench.group.config.finished_jobs_max = 1;
+    bench.group.state.config_mut().finished_jobs_max = 1;
     bench.open("a", &[]);
     bench.open("b", &[]);
     assert_eq!(bench.job_names, [("a".into(), true), ("b".into(), true)].into());
@@ -541,7 +541,7 @@ fn job_names_are_reported_to_other_groups() {
     assert_eq!(bench.job_names, [("a".into(), false), ("b".into(), true)].into());
     bench.with_job("b", JobOperation::Delete);
     assert_eq!(bench.job_names, [("a".into(), false), ("b".into(), false)].into());
-    bench.group.config.jobs_max = 0;
+    bench.group.state.config_mut().jobs_max = 0;
     bench.open("c", &[]);
     assert_eq!(bench.job_names.get("c"), Some(&false), "refused");
 }

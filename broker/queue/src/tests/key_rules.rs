@@ -564,7 +564,7 @@ fn a_block_during_a_snapshot_ends_the_same_entries_in_a_replay() {
         replay.apply(record);
     }
     let replayed = replay.finish().unwrap();
-    bench.group.advance(Moment(at.0));
+    bench.group.state.advance(Moment(at.0));
     assert_eq!(dump::difference(&bench.group, &replayed), None);
     assert!(bench.job("docs").contains(" blocked=300 "), "{}", bench.ok());
 }

@@ -13,7 +13,7 @@ use super::simulation::seeds;
 use crate::commands::{group_input, job_input};
 use crate::entry::EntryId;
 use crate::fuzzing::simulated_pages::TINY;
-use crate::{ConnId, Group, Input, JobOperation, Operation, Requester};
+use crate::{ConnId, Input, JobOperation, Operation, Requester};
 
 /// Simulated walks of a test run.
 const WALKS: u64 = 300;
@@ -57,10 +57,10 @@ impl Bench {
 
     /// The entries that are not finished, with the dead ones.
     fn unfinished(&self) -> BTreeSet<EntryId> {
-        let frontier = &self.group.frontier;
+        let frontier = &self.group.state.frontier();
         let active = frontier.active().map(|live| live.entry.admitted.id);
         let ids = active.chain(frontier.dormant().iter().map(|dormant| dormant.id));
-        let dead = self.group.dead_letters.iter().map(|dead| dead.entry.admitted.id);
+        let dead = self.group.state.dead_letters().iter().map(|dead| dead.entry.admitted.id);
         ids.chain(dead).collect()
     }
 
@@ -96,7 +96,8 @@ impl Bench {
     /// The items that a list has now: the first words of their lines, and what tells items with the
     /// same first word apart.
     fn items(&self, list: GroupAction<'_>) -> BTreeSet<(String, u128)> {
-        let Group { frontier, leases, schedules, jobs, .. } = &self.group;
+        let state = &self.group.state;
+        let (frontier, leases) = (state.frontier(), state.leases());
         match list {
             GroupAction::Keys => {
                 let waiting = frontier.keys().ids().into_iter().map(|key| &frontier.keys()[key]);
@@ -104,12 +105,16 @@ impl Bench {
                 waiting.map(|key| (key.name().to_string(), 0)).collect()
             }
             GroupAction::Schedules => {
-                schedules.iter().map(|schedule| (schedule.text.to_string(), 0)).collect()
+                state.schedules().iter().map(|schedule| (schedule.text.to_string(), 0)).collect()
             }
             GroupAction::Members => {
                 leases.members().iter().map(|(id, _)| (id.short(), id.0)).collect()
             }
-            _ => jobs.iter().map(|job| (job.name.to_string(), job.id.number.into())).collect(),
+            _ => state
+                .jobs()
+                .iter()
+                .map(|job| (job.name.to_string(), job.id.number.into()))
+                .collect(),
         }
     }
 
@@ -163,7 +168,7 @@ fn a_walk_lists_every_entry_that_stays_exactly_once() {
         if rng.bool() {
             bench.group.set_paging(TINY);
         }
-        bench.group.config.looked_at_max = rng.usize(1..40);
+        bench.group.state.config_mut().looked_at_max = rng.usize(1..40);
         bench.join(A, 3);
         let mut published = 0;
         for _ in 0..rng.u32(..200) {
@@ -189,7 +194,7 @@ fn a_walk_lists_every_entry_that_stays_exactly_once() {
         }
         ended += first.difference(&last).count();
         came += last.difference(&first).count();
-        dead += bench.group.dead_letters.len();
+        dead += bench.group.state.dead_letters().len();
     }
     assert!(
         stayed > 500 && ended > 100 && came > 100 && dead > 50,
@@ -209,8 +214,8 @@ fn a_walk_lists_every_key_schedule_member_and_job_that_stays_exactly_once() {
         for walk in 0..WALKS {
             let mut rng = fastrand::Rng::with_seed(seed.wrapping_add(walk));
             let mut bench = Bench::new(&[("delay", "0")]);
-            bench.group.config.looked_at_max = rng.usize(1..20);
-            bench.group.config.finished_jobs_max = 5;
+            bench.group.state.config_mut().looked_at_max = rng.usize(1..20);
+            bench.group.state.config_mut().finished_jobs_max = 5;
             for _ in 0..rng.u32(..200) {
                 bench.change_lists(&mut rng);
             }
@@ -282,7 +287,7 @@ fn patterns_are_compared_in_memory_and_on_the_disk() {
 #[test]
 fn a_part_looks_at_a_limited_number_of_entries() {
     let mut bench = Bench::new(&[]);
-    bench.group.config.looked_at_max = 80;
+    bench.group.state.config_mut().looked_at_max = 80;
     for n in 1..=400 {
         let after = if n % 2 == 0 { " after=1h" } else { "" };
         bench.publish(&format!("http://h{n}.org/{after}"));
@@ -313,7 +318,7 @@ fn a_part_looks_at_a_limited_number_of_entries() {
     // The longest of those that were looked at.
     let busiest = bench.list(GroupAction::Keys, &[("limit", "3")]);
     assert_eq!((busiest.lines.len(), busiest.ok.as_str()), (3, "crawlers listed=3"));
-    bench.group.config.looked_at_max = 800;
+    bench.group.state.config_mut().looked_at_max = 800;
     let busiest = bench.list(GroupAction::Keys, &[("limit", "3")]);
     assert_eq!(busiest.ok, "crawlers matched=200 listed=3");
     let all = bench.list(GroupAction::Tasks, &none);
@@ -331,7 +336,7 @@ fn texts_and_patterns_limit_what_a_part_looks_at() {
     }
     let many = vec!["http://other.org/"; 64].join(",");
     let (one, many) = (("match", "http://other.org/"), ("match", &*many));
-    bench.group.config.looked_at_max = 40 * 80;
+    bench.group.state.config_mut().looked_at_max = 40 * 80;
     for action in [GroupAction::Tasks, GroupAction::Schedules] {
         assert_eq!(bench.list(action, &[one]).ok, "crawlers matched=0 listed=0");
         let first = ListEnd::parse(&bench.list(action, &[many]).ok);
@@ -339,7 +344,7 @@ fn texts_and_patterns_limit_what_a_part_looks_at() {
         assert_eq!(bench.walk(action, &[many], |_| ()), (vec![], 40));
     }
     // The same for a change with patterns.
-    bench.group.config.looked_at_max = 80;
+    bench.group.state.config_mut().looked_at_max = 80;
     let mut parts = |settings: &[(&str, &str)]| {
         let command = JobCommand {
             name: Some("docs"),

@@ -246,13 +246,13 @@ fn retry_of_a_waiting_url_is_not_queued_twice() {
 #[test]
 fn newest_dead_entries_are_kept() {
     let mut bench = bench_with_one_attempt();
-    bench.group.config.dead_max = 2;
+    bench.group.state.config_mut().dead_max = 2;
     for host in ["a", "b", "c"] {
         bench.kill(&format!("http://{host}.org/"));
     }
     let kept = bench.tasks_of(&[("state", "dead")]);
     assert!(kept.len() == 2 && kept[1].contains("key=c.org"), "{kept:?}");
-    bench.group.config.dead_bytes_max = 500;
+    bench.group.state.config_mut().dead_bytes_max = 500;
     bench.kill("http://d.org/");
     let kept = bench.tasks_of(&[("state", "dead")]);
     assert!(kept.len() == 1 && kept[0].contains("key=d.org"), "{kept:?}");
@@ -306,7 +306,7 @@ fn group_is_deleted_only_when_unused() {
     let mut bench = Bench::new(&[]);
     bench.operate(Operation::Delete { is_forced: false });
     assert_eq!(bench.error_code(), Code::Conflict, "the default group cannot be deleted");
-    bench.group.name = "other".parse().unwrap();
+    *bench.group.state.name_mut() = "other".parse().unwrap();
     bench.open("site", &[]);
     bench.operate(Operation::Delete { is_forced: false });
     assert_eq!(bench.error_code(), Code::Conflict, "a job is not done");
@@ -335,7 +335,7 @@ fn group_is_deleted_only_when_unused() {
 #[test]
 fn a_task_of_a_vanished_member_delays_the_deletion_unless_it_is_forced() {
     let mut bench = Bench::new(&[("key", "none"), ("lease", "1m")]);
-    bench.group.name = "other".parse().unwrap();
+    *bench.group.state.name_mut() = "other".parse().unwrap();
     bench.join(A, 1);
     bench.publish("/a");
     let task = bench.task();

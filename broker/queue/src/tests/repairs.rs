@@ -173,7 +173,7 @@ fn repair_leaves_a_job_that_is_forgotten_deleted_or_reopened() {
                 action: JobOperation::Delete,
             }),
             _ => {
-                bench.group.config.finished_jobs_max = 0;
+                bench.group.state.config_mut().finished_jobs_max = 0;
                 bench.open("other", &[]);
                 bench.close("other");
             }

@@ -510,7 +510,7 @@ fn empty_job_is_done_at_close_and_abandoned_job_after_a_day() {
 #[test]
 fn jobs_beyond_the_limit_are_rejected() {
     let mut bench = Bench::new(&[]);
-    bench.group.config.jobs_max = 2;
+    bench.group.state.config_mut().jobs_max = 2;
     bench.open("a", &[]);
     bench.open("b", &[]);
     bench.open("c", &[]);

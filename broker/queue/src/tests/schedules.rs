@@ -117,11 +117,11 @@ fn later_event_changes_a_waiting_url() {
     bench.publish("http://a.org/ every=1m feed=10m-1d");
     bench.fetch("http://a.org/ feed=10m-1d");
     bench.publish("http://a.org/ after=1h pushed=5 item=x");
-    let bytes = bench.group.frontier.active_bytes();
+    let bytes = bench.group.state.frontier().active_bytes();
     bench.publish("http://a.org/ pushed=1234");
-    assert_eq!(bench.group.frontier.active_bytes(), bytes + 3);
+    assert_eq!(bench.group.state.frontier().active_bytes(), bytes + 3);
     bench.fetch("http://a.org/ pushed=1234 item=x feed=10m-1d");
-    assert_eq!(bench.group.frontier.active_bytes(), 0);
+    assert_eq!(bench.group.state.frontier().active_bytes(), 0);
     // The same for a dormant entry, which is never released here.
     bench.join(A, 0);
     bench.wait(MINUTE_MS);
@@ -213,7 +213,7 @@ fn new_interval_replaces_the_schedule() {
     bench.assert_no_task("the first one is gone");
     bench.wait(1);
     bench.fetch("http://a.org/ item=2");
-    assert_eq!(bench.group.schedules.timers().count(), 1);
+    assert_eq!(bench.group.state.schedules().timers().count(), 1);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn schedule_survives_purge_and_pause() {
 #[test]
 fn schedules_have_limits() {
     let mut bench = bench();
-    bench.group.config.schedules_max = 1;
+    bench.group.state.config_mut().schedules_max = 1;
     bench.publish("http://a.org/ every=99ms");
     bench.publish("http://a.org/ every=noon");
     bench.publish("http://a.org/ every=100ms");
@@ -292,10 +292,10 @@ fn schedules_have_limits() {
     bench.fetch("http://a.org/");
     bench.fetch("http://a.org/");
     // A full group skips the scheduled fetch.
-    bench.group.config.entries_max = 0;
+    bench.group.state.config_mut().entries_max = 0;
     bench.wait(60 * MINUTE_MS);
     bench.assert_no_task("no room");
-    bench.group.config.entries_max = 10;
+    bench.group.state.config_mut().entries_max = 10;
     bench.wait(60 * MINUTE_MS);
     assert_eq!(bench.tasks.len(), 1);
 }

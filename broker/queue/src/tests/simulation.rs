@@ -282,7 +282,7 @@ pub(super) fn seeds() -> Range<u64> {
 /// How a group restored from its records differs from the original at this moment; `None` if it
 /// does not.
 pub(super) fn difference(was: &mut Group, mut is: Group, now: Moment) -> Option<String> {
-    was.advance(now);
-    is.advance(now);
+    was.state.advance(now);
+    is.state.advance(now);
     dump::difference(was, &is)
 }

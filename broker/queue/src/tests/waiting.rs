@@ -46,7 +46,7 @@ fn selected_entries_are_dropped_and_counted_as_cancelled() {
     change(&mut bench, GroupAction::Purge, &[("match", "/2$")]);
     assert_eq!(bench.ok(), "crawlers dropped=1");
     assert_eq!(tasks(&mut bench), ["http://b.org/1"]);
-    let shown = bench.group.jobs.named("docs").expect("the job is open").counts;
+    let shown = bench.group.state.jobs().named("docs").expect("the job is open").counts;
     assert_eq!(shown.cancelled, 1);
 }
 
@@ -82,7 +82,7 @@ fn held_entries_stay_as_they_are() {
     let held = bench.task().id.entry;
     change(&mut bench, GroupAction::Purge, &[("match", "/1$")]);
     assert_eq!(bench.ok(), "crawlers dropped=1");
-    assert!(bench.group.frontier.get(held).entry.lease().is_some());
+    assert!(bench.group.state.frontier().get(held).entry.lease().is_some());
 }
 
 // PROTOCOL: G13
@@ -93,7 +93,7 @@ fn one_command_changes_a_thousand_entries_with_texts_on_disk() {
     for number in 0..1003 {
         bench.publish(&format!("http://a.org/{number}"));
     }
-    assert!(bench.group.frontier.dormant().has_stored_texts());
+    assert!(bench.group.state.frontier().dormant().has_stored_texts());
     change(&mut bench, GroupAction::Bump, &[("prio", "3"), ("match", "/*")]);
     let mut bumped = 0;
     while let Some((done, next)) = bench.ok().to_owned().split_once(" next=") {
@@ -102,7 +102,7 @@ fn one_command_changes_a_thousand_entries_with_texts_on_disk() {
     }
     bumped += bench.ok().strip_prefix("crawlers bumped=").unwrap().parse::<u32>().unwrap();
     assert_eq!(bumped, 1003);
-    let mut again = bench.group.frontier.active();
+    let mut again = bench.group.state.frontier().active();
     assert!(again.all(|live| live.entry.admitted.prio == 3));
 }
 

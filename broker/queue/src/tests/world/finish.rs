@@ -38,13 +38,13 @@ impl World {
         Promise::AllFinishes.holds(group.is_idle(), || {
             format!(
                 "left: {:?}, {} dormant",
-                group.frontier.active_ids(),
-                group.frontier.dormant().len()
+                group.state.frontier().active_ids(),
+                group.state.frontier().dormant().len()
             )
         })?;
         let open = passes.names(false);
         Promise::AllFinishes.holds(open.is_empty(), || format!("never done: {open:?}"))?;
-        for job in group.jobs.iter() {
+        for job in group.state.jobs().iter() {
             passes.check_counts(job.name.as_ref(), &group.job_status(job).to_string())?;
         }
         self.announcement_check.check_end()?;

@@ -534,10 +534,10 @@ impl World {
     fn check_suspects(&self) -> CheckResult {
         let group = &self.broker.group;
         let suspect = |entry: &EntryId| {
-            group.frontier.find(*entry).is_some_and(|live| live.entry.is_suspect())
+            group.state.frontier().find(*entry).is_some_and(|live| live.entry.is_suspect())
         };
         let twice =
-            group.leases.members().iter().find(|(_, member)| {
+            group.state.leases().members().iter().find(|(_, member)| {
                 member.held().iter().filter(|entry| suspect(entry)).count() > 1
             });
         Promise::CreditKept.holds(twice.is_none(), || format!("two suspects: {twice:?}"))

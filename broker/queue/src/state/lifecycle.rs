@@ -1,10 +1,10 @@
 //! The states of an entry: admitted, released, returned, lost. Its end is in
-//! [`endings`](super::endings). Part of applying decisions, like [`apply`](super): nothing
-//! here decides anything.
+//! [`endings`](super::endings). Part of applying decisions, like
+//! [`apply`](super::apply).
 
 use tidings_protocol::MemberId;
 
-use crate::Group;
+use super::State;
 use crate::entry::{Admission, Entry, EntryId, JobNumber, Lease, PassId, RecordedRest};
 use crate::frontier::ActiveEntry;
 use crate::frontier::circuit::RequestEnd;
@@ -19,8 +19,8 @@ use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 use crate::record::NextStep;
 
-impl Group {
-    /// Admits an entry.
+impl State {
+    /// Admits an entry. Also called for each link of an answer, before the decision about the answer.
     pub(crate) fn admit(&mut self, admission: &Admission, now: Moment) {
         if let Some(lane) = self.admit_unless_dormant(admission, now) {
             self.store_dormant_and_refresh(&[(admission, lane)], now);
@@ -28,7 +28,7 @@ impl Group {
     }
 
     /// Admits several entries, faster than one by one.
-    pub(crate) fn admit_all<'a>(
+    pub(super) fn admit_all<'a>(
         &mut self,
         admissions: impl IntoIterator<Item = &'a Admission>,
         now: Moment,
@@ -67,7 +67,7 @@ impl Group {
     }
 
     /// Stores dormant entries. Returns the keys that the caller must refresh.
-    pub(crate) fn store_dormant(&mut self, some: &[DormantAdmission<'_>]) -> Vec<KeyId> {
+    pub(super) fn store_dormant(&mut self, some: &[DormantAdmission<'_>]) -> Vec<KeyId> {
         for (admission, _) in some {
             if let Some(pass) = admission.job {
                 self.jobs.add_dormant(pass.number, &admission.key);
@@ -77,7 +77,7 @@ impl Group {
     }
 
     /// Releases the keys of an entry that was removed.
-    pub(crate) fn release_keys(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
+    pub(super) fn release_keys(&mut self, key: KeyId, again: Option<KeyId>, now: Moment) {
         for key in std::iter::once(key).chain(again) {
             self.frontier.release_key(key);
         }
@@ -95,7 +95,7 @@ impl Group {
 
     /// Removes an entry that no member holds from its queue, its timer or the dormant store.
     /// Returns the key that the caller must refresh.
-    pub(crate) fn detach(&mut self, id: EntryId) -> KeyId {
+    pub(super) fn detach(&mut self, id: EntryId) -> KeyId {
         if let Some(dormant) = self.frontier.dormant().find(id) {
             self.activate(dormant);
             self.frontier.index_waiting(self.frontier.get(id).entry.admitted.url_key, id);
@@ -105,7 +105,7 @@ impl Group {
     }
 
     /// Queues an entry that is due, or sets a timer for it.
-    pub(crate) fn enqueue(&mut self, id: EntryId, now: Moment) {
+    pub(super) fn enqueue(&mut self, id: EntryId, now: Moment) {
         let Some((gate, is_queued)) = self.frontier.enqueue(id, now) else { return };
         if is_queued {
             self.schedules.entry_waits_no_more(id);
@@ -114,7 +114,7 @@ impl Group {
     }
 
     /// Merges an event, with its priority, due time and attributes, into a waiting entry.
-    pub(crate) fn coalesce(
+    pub(super) fn coalesce(
         &mut self,
         id: EntryId,
         announced: bool,
@@ -130,7 +130,7 @@ impl Group {
     }
 
     /// Gives entries that no member holds another priority.
-    pub(crate) fn bump(&mut self, entries: &[EntryId], prio: i16, now: Moment) {
+    pub(super) fn bump(&mut self, entries: &[EntryId], prio: i16, now: Moment) {
         for id in entries {
             let gate = self.detach(*id);
             self.frontier.set_prio(*id, prio);
@@ -139,7 +139,7 @@ impl Group {
         }
     }
 
-    pub(crate) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
+    pub(super) fn apply_release(&mut self, id: EntryId, lease: Lease, now: Moment) {
         let gate = if let Some(dormant) = self.frontier.dormant().find(id) {
             self.activate(dormant);
             dormant.key
@@ -158,7 +158,7 @@ impl Group {
         }
     }
 
-    pub(crate) fn apply_touch(
+    pub(super) fn apply_touch(
         &mut self,
         id: EntryId,
         until: Moment,
@@ -177,7 +177,7 @@ impl Group {
         self.refresh(gate, now);
     }
 
-    pub(crate) fn apply_loss(&mut self, id: EntryId, now: Moment) {
+    pub(super) fn apply_loss(&mut self, id: EntryId, now: Moment) {
         let end = match RequestEnd::Unknown {
             _ if mutants::is(Mutant::NoRestAfterLoss) => RequestEnd::NotMade,
             end => end,
@@ -192,7 +192,7 @@ impl Group {
     }
 
     /// Ends the lease of an entry. The caller queues it with `enqueue`.
-    pub(crate) fn end_lease(&mut self, id: EntryId, now: Moment) {
+    pub(super) fn end_lease(&mut self, id: EntryId, now: Moment) {
         let Some(lease) = self.frontier.end_lease(id) else { return };
         let ActiveEntry { entry, key, .. } = self.frontier.get(id);
         let (key, job) = (*key, entry.admitted.job);
@@ -202,7 +202,7 @@ impl Group {
         }
     }
 
-    pub(crate) fn apply_return(
+    pub(super) fn apply_return(
         &mut self,
         id: EntryId,
         back: &NextStep,
@@ -246,7 +246,7 @@ impl Group {
     }
 
     /// Drops the `again` request of an entry, which restarts with its own request.
-    pub(crate) fn restart_from_own_request(&mut self, id: EntryId, now: Moment) {
+    pub(super) fn restart_from_own_request(&mut self, id: EntryId, now: Moment) {
         let gate = self.detach(id);
         let pinned_to = self.frontier.restart(id);
         let ActiveEntry { entry, key, .. } = self.frontier.get(id);
@@ -257,7 +257,7 @@ impl Group {
     }
 
     /// See `Frontier::end_request`.
-    pub(crate) fn end_request(
+    pub(super) fn end_request(
         &mut self,
         id: EntryId,
         rest: RecordedRest,
@@ -269,7 +269,7 @@ impl Group {
 
     /// Tells a job what happens to its entry behind this key. Then its budgets may allow other
     /// releases.
-    pub(crate) fn change_job_entry(
+    pub(super) fn change_job_entry(
         &mut self,
         number: JobNumber,
         key: KeyId,
@@ -291,7 +291,7 @@ impl Group {
     }
 
     /// Removes the pin of an entry to its member.
-    pub(crate) fn remove_pin(
+    pub(super) fn remove_pin(
         &mut self,
         member: Option<MemberId>,
         id: EntryId,

@@ -1,14 +1,11 @@
-//! Applies decisions. Only this code changes a group, so a group that applies the records of
-//! another one in their order becomes equal to it.
-
-mod endings;
-mod lifecycle;
+//! Applies decisions and their records. What entries go through is in [`lifecycle`](super::lifecycle)
+//! and [`endings`](super::endings), the parts of snapshots are in [`restore`](super::restore).
 
 use std::collections::BTreeSet;
 
 use tidings_protocol::{Outcome, UrlKey};
 
-use crate::Group;
+use super::State;
 use crate::entry::{Admission, Entry, JobNumber, Lease};
 use crate::frontier::circuit::RequestEnd;
 use crate::frontier::lane::Lane;
@@ -18,9 +15,9 @@ use crate::mutants::{self, Mutant};
 use crate::record::{Decision, EventEffect, GroupRecord};
 use crate::schedules::{WallClockDue, WallClockTarget};
 
-impl Group {
+impl State {
     /// Applies a record of an earlier run, or of another machine.
-    pub fn replay(&mut self, record: &GroupRecord) {
+    pub(crate) fn replay(&mut self, record: &GroupRecord) {
         let decision = &record.decision;
         let is_reboot = matches!(decision, Decision::Started { run, elapsed_unknown, .. } if self.is_reboot(*run, *elapsed_unknown));
         if !is_reboot {
@@ -39,6 +36,12 @@ impl Group {
         if is_reboot {
             self.advance(record.at);
         }
+    }
+
+    /// Reports whether a start knows the elapsed time only from the wall clock. A group that was
+    /// merely suspended (in the same run) knows it exactly.
+    pub(crate) fn is_reboot(&self, run: u64, elapsed_unknown: bool) -> bool {
+        elapsed_unknown && run != self.run
     }
 
     /// Applies a decision. The effects of events and links have already been applied one by one,
@@ -220,7 +223,7 @@ impl Group {
     }
 
     /// Refreshes the keys of a job, after the job started or stopped taking turns.
-    pub(crate) fn refresh_keys_of(&mut self, number: JobNumber, now: Moment) {
+    pub(super) fn refresh_keys_of(&mut self, number: JobNumber, now: Moment) {
         let Some(job) = self.jobs.find(number) else { return };
         // An entry that ends with this decision may be gone already; its key is refreshed anyway.
         let waiting = job.waiting.iter().filter_map(|id| self.frontier.find(*id));
@@ -295,7 +298,7 @@ impl Group {
         }
     }
 
-    pub(crate) fn apply_schedule_due(
+    fn apply_schedule_due(
         &mut self,
         url: UrlKey,
         next: Moment,
@@ -309,7 +312,7 @@ impl Group {
         self.schedules.advance(url, next, item.map_or(before, EventEffect::entry));
     }
 
-    pub(crate) fn apply_wall_clock_due(&mut self, time: &WallClockDue, now: Moment) {
+    pub(super) fn apply_wall_clock_due(&mut self, time: &WallClockDue, now: Moment) {
         match time.target {
             WallClockTarget::Entry(id) if self.pending_due(time.target).is_some() => {
                 self.detach(id);

@@ -1,9 +1,9 @@
 //! The ends of entries, and the retry of dead ones. Part of applying decisions, like
-//! [`apply`](super): nothing here decides anything.
+//! [`apply`](super::apply).
 
 use tidings_protocol::{Outcome, UrlKey};
 
-use crate::Group;
+use super::State;
 use crate::dead_letters::{DOWN, RETRY_NO};
 use crate::entry::{Admission, EndReason, Entry, EntryId, EntryState, JobNumber, PassId};
 use crate::finished::{FinishedTask, TaskEnd};
@@ -16,9 +16,9 @@ use crate::leases::LeaseEnd;
 use crate::moment::Moment;
 use crate::mutants::{self, Mutant};
 
-impl Group {
+impl State {
     /// Ends a held entry with the worker's outcome.
-    pub(crate) fn finish_entry(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
+    pub(super) fn finish_entry(&mut self, id: EntryId, outcome: Outcome, now: Moment) {
         let removed = self.frontier.remove(id);
         let ActiveEntry { entry, key, again_key: again } = &*removed;
         let (key, again) = (*key, *again);
@@ -54,7 +54,7 @@ impl Group {
 
     /// Ends an entry that no member holds. If only its job drops it and the entry was announced, it
     /// continues without a job, because the publisher expects a fetch.
-    pub(crate) fn drop_entry(&mut self, id: EntryId, end: EndReason, now: Moment) {
+    pub(super) fn drop_entry(&mut self, id: EntryId, end: EndReason, now: Moment) {
         self.detach(id);
         let ActiveEntry { mut entry, key, again_key: again } = *self.frontier.remove(id);
         let (job, url) = (entry.admitted.job, entry.admitted.url_key);
@@ -112,7 +112,7 @@ impl Group {
 
     /// Ends the waiting entries of a job, all of them or those of one key. The decision does not
     /// say which are dormant: that depends on where the replay began.
-    pub(crate) fn clear_job(
+    pub(super) fn clear_job(
         &mut self,
         number: JobNumber,
         key: Option<&str>,
@@ -147,7 +147,7 @@ impl Group {
     /// The rules of these keys have changed. Ends what waits for those that are blocked now. The
     /// decision does not say what that is: which entries are dormant depends on where the replay
     /// began.
-    pub(crate) fn apply_rules_of(&mut self, keys: &[KeyId], now: Moment) {
+    pub(super) fn apply_rules_of(&mut self, keys: &[KeyId], now: Moment) {
         let queues = self.frontier.keys();
         let blocked = keys.iter().copied().filter(|key| queues[*key].is_blocked());
         let blocked: Vec<KeyId> = blocked.collect();
@@ -174,7 +174,7 @@ impl Group {
     }
 
     /// Ends everything that waits.
-    pub(crate) fn purge_all(&mut self, now: Moment) {
+    pub(super) fn purge_all(&mut self, now: Moment) {
         self.abandon_snapshot_if_many(self.frontier.dormant().len());
         for id in self.frontier.active_ids() {
             if self.frontier.get(id).entry.lease().is_none() {
@@ -188,7 +188,7 @@ impl Group {
     }
 
     /// Makes the target of a repair's redirect part of the repair.
-    pub(crate) fn pass_repair_to_redirect(&mut self, id: EntryId, children: &[Admission]) {
+    pub(super) fn pass_repair_to_redirect(&mut self, id: EntryId, children: &[Admission]) {
         let Some(pass) = self.frontier.get(id).entry.repairs else { return };
         if !self.jobs.redirect_repair(pass, children.len()) {
             return;
@@ -206,7 +206,7 @@ impl Group {
     ///
     /// An entry without a job is dropped if its URL already waits without one. Repairs of two
     /// passes both wait.
-    pub(crate) fn retry_dead(&mut self, mut entry: Entry, now: Moment) {
+    pub(super) fn retry_dead(&mut self, mut entry: Entry, now: Moment) {
         let (id, url) = (entry.admitted.id, entry.admitted.url_key);
         entry.failures = 0;
         entry.losses = 0;
@@ -235,11 +235,6 @@ impl Group {
             self.change_job_entry(pass.number, key, EntryChange::Readmitted(id), now);
         }
         self.enqueue(id, now);
-    }
-
-    /// Returns the job of a dormant entry. The lane of schedules has no job.
-    pub(crate) fn job_of_dormant(&self, dormant: &DormantRef) -> Option<JobNumber> {
-        dormant.job().filter(|number| self.jobs.find(*number).is_some())
     }
 
     /// Reports whether a URL waits without a job. For a repair of a pass, repairs of other passes
