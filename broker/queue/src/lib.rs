@@ -209,7 +209,7 @@ impl Group {
     /// Reports whether the group should be given no events for now: earlier ones or their records
     /// wait for texts, or too many texts wait to be written.
     pub fn is_behind(&self) -> bool {
-        self.reads.is_holding() || self.is_blocked() || self.state.frontier().dormant().is_behind()
+        self.reads.is_holding() || self.is_blocked() || self.state.dormant().is_behind()
     }
 
     /// Reports whether the job of that name is done; `None` if the group does not remember the job.
@@ -273,7 +273,7 @@ impl Group {
             self.state.advance(now);
         }
         if let Some(requester) = input.requester() {
-            self.state.mark_active(requester.member, now);
+            self.state.members_mut().mark_active(requester.member, now);
         }
         match input {
             Input::Start { run, since, elapsed_unknown, stamp, local_member: own } => {
@@ -293,7 +293,7 @@ impl Group {
                 self.resume_after_start(ended, now);
             }
             Input::WallClock { unix_ms } => self.set_wall_clock(unix_ms, now),
-            Input::Activity { conn } => self.state.mark_active_on(conn, now),
+            Input::Activity { conn } => self.state.members_mut().mark_active_on(conn, now),
             Input::Events { .. }
             | Input::Configure { .. }
             | Input::Operate { .. }
@@ -366,21 +366,14 @@ impl Group {
     fn resume_after_start(&mut self, ended: Option<MemberId>, now: Moment) {
         // The first start must record the settings; later ones repeat them, which does no harm.
         self.commit(Decision::Configured(Box::new(self.state.config().clone())), now);
-        let held =
-            ended.and_then(|member| self.state.leases().members().find(member)).map(Member::held);
+        let held = ended.and_then(|member| self.state.members().find(member)).map(Member::held);
         for entry in held.unwrap_or_default() {
             self.commit(Decision::Lost { entry }, now);
             self.give_up_if_exhausted(entry, (None, false), now);
         }
         let members: Vec<_> = self.state.leases().pins().keys().copied().collect();
         for member in members {
-            if self
-                .state
-                .leases()
-                .members()
-                .find(member)
-                .is_none_or(|member| member.conn().is_none())
-            {
+            if self.state.members().find(member).is_none_or(|member| member.conn().is_none()) {
                 self.unpin(member, now);
             }
         }
@@ -415,7 +408,7 @@ impl Group {
 
     /// Returns when an [`Input::Tick`] is due. May change after every `handle`.
     pub fn deadline(&self) -> Option<Moment> {
-        [self.state.frontier().next_wake(), self.next_expiry(), self.release_from]
+        [self.state.frontier().next_wake(), self.state.next_expiry(), self.release_from]
             .into_iter()
             .flatten()
             .min()
@@ -455,7 +448,7 @@ impl Group {
     fn unpin_untakeable(&mut self, member: MemberId, now: Moment) {
         let is_untakeable = |group: &Self, entry| {
             let needs_render = group.state.frontier().get(entry).entry.admitted.needs_render();
-            !group.state.leases().members().takes_tasks(member, needs_render)
+            !group.state.members().takes_tasks(member, needs_render)
         };
         self.unpin_if(member, is_untakeable, now);
     }

@@ -365,19 +365,13 @@ impl Group {
         full.next().or_else(|| {
             let number = job.map(|job| job.number);
             let is_of_job = |dormant: &DormantRef| self.state.job_of_dormant(dormant) == number;
-            self.state
-                .frontier()
-                .dormant()
-                .of_url(url)
-                .filter(is_of_job)
-                .map(|dormant| dormant.id)
-                .min()
+            self.state.dormant().of_url(url).filter(is_of_job).map(|dormant| dormant.id).min()
         })
     }
 
     /// Returns the newest held entry of a URL. Visits each held entry.
     pub(super) fn newest_held(&self, url: UrlKey) -> Option<EntryId> {
-        let held = self.state.leases().members().iter().flat_map(|(_, member)| member.held());
+        let held = self.state.members().iter().flat_map(|(_, member)| member.held());
         held.filter(|id| self.state.frontier().get(*id).entry.admitted.url_key == Some(url)).max()
     }
 
@@ -385,7 +379,7 @@ impl Group {
     fn has_seen(&self, pass: PassId, url: UrlKey) -> bool {
         let is_of_pass = |dormant: DormantRef| dormant.job() == Some(pass.number);
         self.state.jobs().has_seen(pass, url.fingerprint())
-            || self.state.frontier().dormant().of_url(url).any(is_of_pass)
+            || self.state.dormant().of_url(url).any(is_of_pass)
     }
 
     /// Reports whether an answer with these links must be rejected: the group is full, and one of

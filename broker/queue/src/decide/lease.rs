@@ -60,7 +60,7 @@ impl Group {
         };
         let member = lease.member;
         self.notice(Notice::LeaseExpired { entry: id, member });
-        self.state.mark_silent(member);
+        self.state.members_mut().mark_silent(member);
         self.commit(Decision::Lost { entry: id }, now);
         self.give_up_if_exhausted(id, (None, false), now);
         self.unpin(member, now);

@@ -49,12 +49,12 @@ impl Group {
             let Some((key, place, render)) = self.state.next_ready(&skipped) else {
                 break;
             };
-            let members = self.state.leases().members();
+            let members = self.state.members();
             if released.is_multiple_of(PREFETCH_BATCH) {
                 let upcoming = self.state.frontier().ready(render).upcoming(place, PREFETCH_BATCH);
                 self.prefetch_keys(upcoming);
             }
-            let queue = &self.state.frontier().keys()[key];
+            let queue = &self.state.keys()[key];
             let next =
                 next_entry(queue, render, self.state.jobs()).expect("a ready key has a next entry");
             let id = next.entry;
@@ -120,14 +120,10 @@ impl Group {
 
     /// Returns the entry if it is dormant and its text must be read before it is released.
     fn dormant_to_read(&self, id: EntryId) -> Option<DormantRef> {
-        if !self.state.frontier().dormant().has_stored_texts() {
+        if !self.state.dormant().has_stored_texts() {
             return None;
         }
-        self.state
-            .frontier()
-            .dormant()
-            .find(id)
-            .filter(|dormant| self.state.frontier().dormant().must_read(*dormant))
+        self.state.dormant().find(id).filter(|dormant| self.state.dormant().must_read(*dormant))
     }
 
     /// Returns why an entry that is next must end and not be released. Its text is in memory. The
@@ -136,7 +132,7 @@ impl Group {
         if self.may_never_be_requested(id) {
             return Some(EndReason::Blocked);
         }
-        if self.state.frontier().keys()[key].gives_up(id) {
+        if self.state.keys()[key].gives_up(id) {
             return Some(EndReason::Down);
         }
         if self.must_leave_job(id) {
@@ -175,7 +171,7 @@ impl Group {
         if let Some(live) = self.state.frontier().find(id) {
             return Cow::Borrowed(&live.entry);
         }
-        let dormant = self.state.frontier().dormant().find(id);
+        let dormant = self.state.dormant().find(id);
         Cow::Owned(
             self.state.dormant_entry(dormant.expect("an entry that is not active is dormant")),
         )
@@ -200,7 +196,7 @@ impl Group {
         }
         let number = match self.state.frontier().find(id) {
             Some(live) => live.entry.admitted.job.map(|pass| pass.number),
-            None => self.state.frontier().dormant().find(id).and_then(|dormant| dormant.job()),
+            None => self.state.dormant().find(id).and_then(|dormant| dormant.job()),
         };
         let job = number.and_then(|number| self.state.jobs().find_changed(number));
         let Some(job) = job else { return false };

@@ -266,7 +266,7 @@ impl Group {
             SelectedEntries::Change(change) => change.ids().collect(),
             SelectedEntries::Waiting(waiting) => waiting.ids().collect(),
         };
-        let dormant = ids.iter().filter_map(|id| self.state.frontier().dormant().find(*id));
+        let dormant = ids.iter().filter_map(|id| self.state.dormant().find(*id));
         let wanted = self.missing_texts(dormant);
         if let Some(request) = self.request_texts(wanted) {
             return Some((HeldInput::Selected(requester, selected), request));
@@ -285,11 +285,11 @@ impl Group {
         &self,
         dormant: impl Iterator<Item = DormantRef>,
     ) -> Vec<WantedText> {
-        if !self.state.frontier().dormant().has_stored_texts() {
+        if !self.state.dormant().has_stored_texts() {
             return Vec::new();
         }
-        let missing = dormant.filter(|dormant| self.state.frontier().dormant().must_read(*dormant));
-        missing.map(|dormant| self.state.frontier().dormant().wanted(dormant)).collect()
+        let missing = dormant.filter(|dormant| self.state.dormant().must_read(*dormant));
+        missing.map(|dormant| self.state.dormant().wanted(dormant)).collect()
     }
 
     /// Requests texts. Returns the number of the request; `None` if there are none.
@@ -304,10 +304,9 @@ impl Group {
 
     /// Requests the texts that a recorded decision needs.
     pub(crate) fn request_texts_for(&mut self, decision: &Decision) {
-        if self.state.frontier().dormant().has_stored_texts() {
+        if self.state.dormant().has_stored_texts() {
             let entries = decision.entries();
-            let dormant =
-                entries.iter().filter_map(|entry| self.state.frontier().dormant().find(*entry));
+            let dormant = entries.iter().filter_map(|entry| self.state.dormant().find(*entry));
             let wanted = self.missing_texts(dormant);
             self.request_texts(wanted);
         }
@@ -319,9 +318,8 @@ impl Group {
         events: impl Iterator<Item = &'a ParsedEvent<'a>>,
     ) -> Option<u64> {
         let urls = events.filter_map(ParsedEvent::fingerprint);
-        let wanted = self.missing_texts(
-            urls.flat_map(|url| self.state.frontier().dormant().of_fingerprint(url)),
-        );
+        let wanted =
+            self.missing_texts(urls.flat_map(|url| self.state.dormant().of_fingerprint(url)));
         self.request_texts(wanted)
     }
 
@@ -337,14 +335,14 @@ impl Group {
 
     /// Requests those of one URL.
     fn request_texts_of_url(&mut self, url: UrlKey) -> Option<u64> {
-        let wanted = self.missing_texts(self.state.frontier().dormant().of_url(url));
+        let wanted = self.missing_texts(self.state.dormant().of_url(url));
         self.request_texts(wanted)
     }
 
     /// Returns how many more keys may be read for their release; with `render`, for that of their
     /// entries that need a browser.
     pub(crate) fn loading_room(&self, render: bool) -> usize {
-        let most = (self.state.leases().members().free_credit() + READ_AHEAD).min(LOADING_MAX);
+        let most = (self.state.members().free_credit() + READ_AHEAD).min(LOADING_MAX);
         most.saturating_sub(self.state.frontier().loading(render).len())
     }
 

@@ -311,7 +311,7 @@ fn snapshot_of_a_large_crawl(hosts: usize, render: &str) {
     let seed = bench.task();
     bench.ack(A, &seed.id, Outcome::Done, &links);
     let expected: BTreeSet<EntryId> =
-        bench.group.state.frontier().dormant().iter().map(|glance| glance.id).collect();
+        bench.group.state.dormant().iter().map(|glance| glance.id).collect();
     assert!(expected.len() > LINKS - 2, "nearly all are dormant: {}", expected.len());
     let stamp = ClockStamp { moment: Moment(0), boot_id: 0, uptime_ms: 0, unix_ms: 0 };
     let (mut kept, at) = (Vec::new(), bench.now);
@@ -399,7 +399,7 @@ fn waiting_entries_that_need_a_browser_take_no_more_memory_than_others() {
         for n in 0..1000 {
             bench.publish(&format!("http://h{}.org/{n} {attribute}", n % 50));
         }
-        (bench.group.state.frontier().dormant().len(), bench.group.state.frontier().bytes())
+        (bench.group.state.dormant().len(), bench.group.state.frontier().bytes())
     });
     assert_eq!(rendered, others);
     assert_eq!(rendered.0, 1000);

@@ -86,8 +86,7 @@ fn dump(group: &Group) -> GroupDump {
         }
         entry
     });
-    let parked =
-        group.state.frontier().dormant().iter().map(|dormant| group.state.dormant_entry(dormant));
+    let parked = group.state.dormant().iter().map(|dormant| group.state.dormant_entry(dormant));
     let entries = live.chain(parked).map(|entry| (entry.admitted.id, entry));
     let entries: BTreeMap<_, _> = entries.collect();
     let mut unheld: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -100,8 +99,8 @@ fn dump(group: &Group) -> GroupDump {
             unheld.entry(url.fingerprint()).or_default().push(*id);
         }
     }
-    let keys = group.state.frontier().keys().ids().into_iter().map(|id| {
-        let queue = &group.state.frontier().keys()[id];
+    let keys = group.state.keys().ids().into_iter().map(|id| {
+        let queue = &group.state.keys()[id];
         let next = [false, true]
             .map(|render| next_entry(queue, render, group.state.jobs()).map(|next| next.entry));
         let (state, circuit) = (queue.state(), queue.circuit().copied());
@@ -117,7 +116,7 @@ fn dump(group: &Group) -> GroupDump {
     });
     let wakes = group.state.frontier().wakes().map(|(at, wake)| match wake {
         Wake::Due(id) => (*at, format!("entry {id}")),
-        Wake::Key(key) => (*at, format!("key {}", group.state.frontier().keys()[*key].name())),
+        Wake::Key(key) => (*at, format!("key {}", group.state.keys()[*key].name())),
     });
     let mut wakes: Vec<_> = wakes.collect();
     wakes.sort();
@@ -138,7 +137,6 @@ fn dump(group: &Group) -> GroupDump {
         wall_clock: format!("{:?}", group.state.wall_clock_dues().collect::<Vec<_>>()),
         drained: group
             .state
-            .leases()
             .members()
             .iter()
             .filter(|(_, member)| member.is_drained())

@@ -73,8 +73,8 @@ impl SimulatedPages {
     /// Reads all texts of a group back to memory, so that it can be compared with another one. It
     /// must have few entries.
     pub(crate) fn read_all(&self, group: &mut Group) {
-        for wanted in group.missing_texts(group.state.frontier().dormant().iter()) {
-            let text = self.read(&group.state.frontier().dormant().stored_text(wanted));
+        for wanted in group.missing_texts(group.state.dormant().iter()) {
+            let text = self.read(&group.state.dormant().stored_text(wanted));
             group.state.texts_mut().take_text(wanted, text).expect("the text is there");
         }
     }

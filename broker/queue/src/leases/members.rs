@@ -190,7 +190,7 @@ impl Members {
 
     /// Connects a member. Its previous connection is kept until it ends, because it may outlive the
     /// new one.
-    pub(super) fn join(&mut self, id: MemberId, conn: MemberConn, now: Moment) {
+    pub(crate) fn join(&mut self, id: MemberId, conn: MemberConn, now: Moment) {
         self.update(id, |member| {
             let new = conn.id;
             member.heard_at = now;
@@ -228,7 +228,7 @@ impl Members {
 
     /// Removes a connection. Returns the member if this was its current connection. The member
     /// keeps its entries until their leases end, unless it has another connection.
-    pub(super) fn disconnect(&mut self, conn: ConnId, now: Moment) -> Option<MemberId> {
+    pub(crate) fn disconnect(&mut self, conn: ConnId, now: Moment) -> Option<MemberId> {
         let has = |member: &Member| member.previous.iter().any(|earlier| earlier.id == conn);
         let known = |member: &Member| member.conn() == Some(conn) || has(member);
         let id = self.iter().find(|(_, member)| known(member))?.0;
@@ -245,12 +245,12 @@ impl Members {
 
     /// Marks a member after one of its leases expired. It receives no task until it sends
     /// something.
-    pub(super) fn mark_silent(&mut self, id: MemberId) {
+    pub(crate) fn mark_silent(&mut self, id: MemberId) {
         self.update(id, |member| member.silent = true);
     }
 
     /// Records that a member sent something.
-    pub(super) fn mark_active(&mut self, id: MemberId, now: Moment) {
+    pub(crate) fn mark_active(&mut self, id: MemberId, now: Moment) {
         let Some(member) = self.by_id.get_mut(&id) else { return };
         member.heard_at = now;
         if member.silent {
@@ -259,7 +259,7 @@ impl Members {
     }
 
     /// Records that the member on a connection sent something.
-    pub(super) fn mark_active_on(&mut self, conn: ConnId, now: Moment) {
+    pub(crate) fn mark_active_on(&mut self, conn: ConnId, now: Moment) {
         if let Some(id) = self.member_on(conn) {
             self.mark_active(id, now);
         }

@@ -15,7 +15,6 @@ use tidings_protocol::MemberId;
 pub(crate) use self::members::{Credit, Member, MemberConn, Members};
 use crate::entry::{Demand, EntryId, Lease};
 use crate::moment::Moment;
-use crate::requester::ConnId;
 use crate::timers::Timers;
 
 /// The members of a group, and what they hold.
@@ -56,6 +55,11 @@ impl Leases {
         &self.members
     }
 
+    /// The connections of members, and what was heard on them.
+    pub(crate) fn members_mut(&mut self) -> &mut Members {
+        &mut self.members
+    }
+
     /// Returns the worker that runs inside the broker's process.
     pub(crate) fn local_member(&self) -> Option<MemberId> {
         self.local_member
@@ -66,11 +70,6 @@ impl Leases {
         self.local_member = member;
     }
 
-    /// Connects a member.
-    pub(crate) fn join(&mut self, member: MemberId, conn: MemberConn, now: Moment) {
-        self.members.join(member, conn, now);
-    }
-
     /// Drains a member, or ends that.
     pub(crate) fn set_drained(&mut self, member: MemberId, drained: bool, now: Moment) {
         self.members.set_drained(member, drained, now);
@@ -79,26 +78,6 @@ impl Leases {
     /// The group starts: no member could connect before `now`.
     pub(crate) fn restart_absences(&mut self, now: Moment) {
         self.members.restart_absences(now);
-    }
-
-    /// A connection ended. Returns the member if this was its current connection.
-    pub(crate) fn disconnect(&mut self, conn: ConnId, now: Moment) -> Option<MemberId> {
-        self.members.disconnect(conn, now)
-    }
-
-    /// A member has sent something.
-    pub(crate) fn mark_active(&mut self, member: MemberId, now: Moment) {
-        self.members.mark_active(member, now);
-    }
-
-    /// The member on a connection has sent something.
-    pub(crate) fn mark_active_on(&mut self, conn: ConnId, now: Moment) {
-        self.members.mark_active_on(conn, now);
-    }
-
-    /// A lease of a member has expired: it receives no task until it sends something.
-    pub(crate) fn mark_silent(&mut self, member: MemberId) {
-        self.members.mark_silent(member);
     }
 
     /// A lease begins.

@@ -239,7 +239,7 @@ impl Group {
                 let fits = (selection.key.is_none() || *key == Some(dormant.key))
                     && job.is_none_or(|job| dormant.job() == Some(job))
                     && is_one_of(states, &WAITING, || self.state_of_dormant(&dormant, queued));
-                let texts = self.state.frontier().dormant();
+                let texts = self.state.dormant();
                 match &selection.matching {
                     _ if !fits => Fit::No,
                     Some(_) if texts.must_read(dormant) => Fit::Unread,
@@ -266,7 +266,7 @@ impl Group {
     fn text_len(&self, entry: AnyEntry<'_>) -> usize {
         match entry {
             AnyEntry::Active(live) => live.entry.admitted.text.len(),
-            AnyEntry::Dormant(dormant) => self.state.frontier().dormant().text_len(dormant),
+            AnyEntry::Dormant(dormant) => self.state.dormant().text_len(dormant),
         }
     }
 
@@ -275,7 +275,7 @@ impl Group {
         selection: &'a EntrySelection,
     ) -> Result<Selector<'a>, ProtocolError> {
         let job = selection.job.as_ref().map(|name| self.find_job(name)).transpose()?;
-        let key = selection.key.as_deref().and_then(|key| self.state.frontier().keys().find(key));
+        let key = selection.key.as_deref().and_then(|key| self.state.keys().find(key));
         let job = job.map(|job| job.id.number);
         Ok(Selector { selection, job, key, queued: QueuedEntries::default() })
     }
@@ -332,8 +332,7 @@ impl Group {
     fn is_queued(&self, id: EntryId, render: bool, gate: KeyId, queued: &QueuedEntries) -> bool {
         let find = || {
             let is_free = !self.state.is_paused() && self.state.frontier().is_offered(gate, render);
-            let next =
-                || next_entry(&self.state.frontier().keys()[gate], render, self.state.jobs());
+            let next = || next_entry(&self.state.keys()[gate], render, self.state.jobs());
             is_free.then(next).flatten().map(|next| next.entry)
         };
         *queued.borrow_mut().entry((gate, render)).or_insert_with(find) == Some(id)

@@ -188,8 +188,7 @@ impl Group {
         let passes = self.state.jobs().seen_passes();
         *self.state.snapshot_mut() =
             Some(SnapshotProgress { passes, set: 0, slot: 0, key: 0, waits_for: None });
-        let (parked, keys) =
-            (self.state.frontier().dormant().len(), self.state.frontier().keys().len());
+        let (parked, keys) = (self.state.dormant().len(), self.state.keys().len());
         let begin = SnapshotItem::Begin {
             run: self.state.run(),
             since: self.state.since(),
@@ -234,7 +233,7 @@ impl Group {
             let (entry, reason) = (Box::new(buried.entry.clone()), buried.reason);
             keep(SnapshotItem::Dead { entry, reason });
         }
-        for (member, _) in self.state.leases().members().iter().filter(|(_, it)| it.is_drained()) {
+        for (member, _) in self.state.members().iter().filter(|(_, it)| it.is_drained()) {
             keep(SnapshotItem::Drained { member });
         }
     }
@@ -256,10 +255,8 @@ impl Group {
     fn waits_for_next_texts(&mut self, at: &mut SnapshotProgress, slots: usize) -> bool {
         let slots = u32::try_from(slots).unwrap_or(u32::MAX);
         let next = (at.slot..at.slot.saturating_add(slots))
-            .map_while(|slot| self.state.frontier().dormant().at_slot(slot).ok());
-        let next = next
-            .flatten()
-            .filter(|next| self.state.frontier().dormant().is_missing_in_snapshot(*next));
+            .map_while(|slot| self.state.dormant().at_slot(slot).ok());
+        let next = next.flatten().filter(|next| self.state.dormant().is_missing_in_snapshot(*next));
         let wanted = self.missing_texts(next);
         at.waits_for = self.request_texts(wanted);
         at.waits_for.is_some()
@@ -305,7 +302,7 @@ impl Group {
         }
         let (mut parked, mut bytes) = (Vec::new(), 0);
         while left > 0
-            && let Ok(dormant) = self.state.frontier().dormant().at_slot(at.slot)
+            && let Ok(dormant) = self.state.dormant().at_slot(at.slot)
         {
             (at.slot, left) = (at.slot + 1, left - 1);
             if let Some(dormant) = dormant
@@ -316,14 +313,14 @@ impl Group {
                 bytes += admission.bytes();
                 parked.push(admission);
             }
-            let is_last = left == 0 || self.state.frontier().dormant().at_slot(at.slot).is_err();
+            let is_last = left == 0 || self.state.dormant().at_slot(at.slot).is_err();
             if !parked.is_empty() && (is_last || bytes > DORMANT_ITEM_BYTES) {
                 keep(SnapshotItem::Dormant(std::mem::take(&mut parked)));
                 bytes = 0;
             }
         }
         while left > 0
-            && let Ok(queue) = self.state.frontier().keys().at_index(at.key)
+            && let Ok(queue) = self.state.keys().at_index(at.key)
         {
             (at.key, left) = (at.key + 1, left - 1);
             if let Some(queue) = queue

@@ -1,10 +1,9 @@
 //! What no record holds, and what decides nothing about the records: the moment, timers that have
 //! ended, the order of release, members that are connected, texts in memory.
 
-use tidings_protocol::{CanonicalUrl, MemberId, UrlKey};
+use tidings_protocol::{CanonicalUrl, UrlKey};
 
 use super::State;
-use crate::ConnId;
 use crate::config::GroupConfig;
 use crate::entry::{EntryId, JobNumber, Key};
 use crate::frontier::dormant::DormantEntries;
@@ -14,7 +13,7 @@ use crate::frontier::lane::Lane;
 use crate::frontier::release_order::{Rank, ReadyClass};
 use crate::frontier::{Turns, Wake};
 use crate::jobs::{JobTimer, Jobs};
-use crate::leases::MemberConn;
+use crate::leases::Members;
 use crate::moment::Moment;
 use crate::schedules::WallClockDue;
 
@@ -76,54 +75,57 @@ fn turns<'a>(jobs: &'a Jobs, config: &GroupConfig, now: Moment) -> Turns<'a> {
     Turns { jobs, parallel: config.settings.parallel, is_by_age: config.settings.key.is_own(), now }
 }
 
-/// Timers that lead to a decision. Each is over when it is returned.
+/// A timer that leads to a decision.
+#[derive(Debug)]
+pub(crate) enum Expiry {
+    /// A lease expires.
+    Lease(EntryId),
+    /// A job was left open for too long, or its time limit passes.
+    Job(JobTimer),
+    /// The schedule of this URL is due.
+    Schedule(UrlKey),
+    /// The rule with this name ends.
+    Rule(Key, bool),
+}
+
 impl State {
-    /// Returns the next entry with a lease that has expired.
-    pub(crate) fn pop_expired_lease(&mut self, now: Moment) -> Option<EntryId> {
-        self.leases.pop_expired(now)
+    /// Returns when the next of these timers ends.
+    pub(crate) fn next_expiry(&self) -> Option<Moment> {
+        let rules = self.frontier.rules().next_end();
+        let (leases, jobs) = (self.leases.next_expiry(), self.jobs.next_timer());
+        [leases, jobs, self.schedules.next_due(), rules].into_iter().flatten().min()
     }
 
-    /// Returns the next timer of a job that is due.
-    pub(crate) fn pop_job_timer(&mut self, now: Moment) -> Option<JobTimer> {
-        self.jobs.pop_timer(now)
+    /// Ends the earliest of these timers that is due at `now`, and returns it. At the same moment,
+    /// leases come first, then jobs, then schedules, then rules.
+    pub(crate) fn pop_expiry(&mut self, now: Moment) -> Option<Expiry> {
+        let first = self.next_expiry()?;
+        if self.leases.next_expiry() == Some(first) {
+            self.leases.pop_expired(now).map(Expiry::Lease)
+        } else if self.jobs.next_timer() == Some(first) {
+            self.jobs.pop_timer(now).map(Expiry::Job)
+        } else if self.schedules.next_due() == Some(first) {
+            self.schedules.pop_due(now).map(Expiry::Schedule)
+        } else {
+            let end = self.frontier.pop_rule_end(now);
+            end.map(|(name, below)| Expiry::Rule(name, below))
+        }
     }
 
-    /// Returns the URL of the next schedule that is due.
-    pub(crate) fn pop_schedule(&mut self, now: Moment) -> Option<UrlKey> {
-        self.schedules.pop_due(now)
-    }
-
-    /// Returns the next rule that ends: its name, and whether it is for all hosts below.
-    pub(crate) fn pop_rule_end(&mut self, now: Moment) -> Option<(Key, bool)> {
-        self.frontier.pop_rule_end(now)
+    /// Counts these timers.
+    #[cfg(test)]
+    pub(crate) fn expiry_count(&self) -> usize {
+        self.leases.expiries().count()
+            + self.jobs.timers().count()
+            + self.schedules.timers().count()
+            + self.frontier.rules().ends().count()
     }
 }
 
 /// Members.
 impl State {
-    /// Connects a member.
-    pub(crate) fn join(&mut self, member: MemberId, conn: MemberConn, now: Moment) {
-        self.leases.join(member, conn, now);
-    }
-
-    /// A connection ended. Returns the member if this was its current connection.
-    pub(crate) fn disconnect(&mut self, conn: ConnId, now: Moment) -> Option<MemberId> {
-        self.leases.disconnect(conn, now)
-    }
-
-    /// A member has sent something.
-    pub(crate) fn mark_active(&mut self, member: MemberId, now: Moment) {
-        self.leases.mark_active(member, now);
-    }
-
-    /// The member on a connection has sent something.
-    pub(crate) fn mark_active_on(&mut self, conn: ConnId, now: Moment) {
-        self.leases.mark_active_on(conn, now);
-    }
-
-    /// A lease of a member has expired: it receives no task until it sends something.
-    pub(crate) fn mark_silent(&mut self, member: MemberId) {
-        self.leases.mark_silent(member);
+    pub(crate) fn members_mut(&mut self) -> &mut Members {
+        self.leases.members_mut()
     }
 }
 

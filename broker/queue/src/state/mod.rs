@@ -16,15 +16,18 @@ use std::collections::BTreeMap;
 
 use tidings_protocol::{GroupName, Seq, TopicName};
 
+pub(crate) use self::live::Expiry;
 pub(crate) use self::snapshot::EarlyPart;
 use crate::config::GroupConfig;
 use crate::dead_letters::DeadLetters;
 use crate::entry::{Admission, Entry, EntryState, JobNumber};
 use crate::finished::FinishedTasks;
 use crate::frontier::Frontier;
+use crate::frontier::dormant::DormantEntries;
 use crate::frontier::entry_text::DormantRef;
+use crate::frontier::keys::Keys;
 use crate::jobs::Jobs;
-use crate::leases::Leases;
+use crate::leases::{Leases, Members};
 use crate::moment::Moment;
 use crate::record::snapshot::SnapshotProgress;
 use crate::schedules::{Schedules, WallClockDue, WallClockTarget};
@@ -122,6 +125,19 @@ impl State {
 
     pub(crate) fn frontier(&self) -> &Frontier {
         &self.frontier
+    }
+
+    /// Entries with nothing but a place in the queue of their key.
+    pub(crate) fn dormant(&self) -> &DormantEntries {
+        self.frontier.dormant()
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        self.frontier.keys()
+    }
+
+    pub(crate) fn members(&self) -> &Members {
+        self.leases.members()
     }
 
     pub(crate) fn leases(&self) -> &Leases {

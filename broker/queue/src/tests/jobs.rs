@@ -465,7 +465,7 @@ fn entries_beyond_the_time_limit_are_over_budget() {
     let done = bench.done();
     assert!(done.contains("completed=1 ") && done.contains("budget=3 "), "{done}");
     bench.assert_no_task("the job has ended");
-    assert_eq!(bench.group.expiry_count(), 0, "no timer is left behind");
+    assert_eq!(bench.group.state.expiry_count(), 0, "no timer is left behind");
 }
 
 #[test]
@@ -474,7 +474,7 @@ fn job_done_before_its_time_limit_leaves_no_timer() {
     bench.open("site", &[("max-time", "1h")]);
     bench.close("site");
     bench.done();
-    assert_eq!(bench.group.expiry_count(), 0);
+    assert_eq!(bench.group.state.expiry_count(), 0);
     bench.open("site", &[("max-time", "1h")]);
     bench.publish("http://a.org/ job=site");
     bench.wait(HOUR_MS - 1);

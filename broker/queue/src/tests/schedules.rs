@@ -197,7 +197,7 @@ fn every_zero_ends_the_schedule_without_a_fetch() {
     bench.publish("http://never.org/ every=0");
     bench.wait(10 * MINUTE_MS);
     bench.assert_no_task("ended");
-    assert_eq!(bench.group.expiry_count(), 0, "no timer is left behind");
+    assert_eq!(bench.group.state.expiry_count(), 0, "no timer is left behind");
     assert!(bench.events.is_empty(), "{:?}", bench.events);
 }
 
@@ -468,7 +468,7 @@ fn worker_changes_only_the_interval_unless_it_has_changed() {
     assert!(schedules(&mut bench)[0].contains(" every=1h "));
     bench.publish("http://a.org/feed every=0 was=1h");
     assert!(schedules(&mut bench).is_empty());
-    assert_eq!(bench.group.expiry_count(), 0, "no timer is left behind");
+    assert_eq!(bench.group.state.expiry_count(), 0, "no timer is left behind");
 }
 
 #[test]

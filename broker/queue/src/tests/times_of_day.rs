@@ -207,7 +207,7 @@ fn first_fetch_may_wait_for_a_time_and_a_new_interval_replaces_it() {
     bench.fetch_now("http://a.org/");
     bench.publish("http://a.org/ every=0");
     assert!(!bench.group.has_wall_clock_dues());
-    assert_eq!(bench.group.expiry_count(), 0, "no timer is left behind");
+    assert_eq!(bench.group.state.expiry_count(), 0, "no timer is left behind");
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn one_command_changes_a_thousand_entries_with_texts_on_disk() {
     for number in 0..1003 {
         bench.publish(&format!("http://a.org/{number}"));
     }
-    assert!(bench.group.state.frontier().dormant().has_stored_texts());
+    assert!(bench.group.state.dormant().has_stored_texts());
     change(&mut bench, GroupAction::Bump, &[("prio", "3"), ("match", "/*")]);
     let mut bumped = 0;
     while let Some((done, next)) = bench.ok().to_owned().split_once(" next=") {

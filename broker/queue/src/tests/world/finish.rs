@@ -39,7 +39,7 @@ impl World {
             format!(
                 "left: {:?}, {} dormant",
                 group.state.frontier().active_ids(),
-                group.state.frontier().dormant().len()
+                group.state.dormant().len()
             )
         })?;
         let open = passes.names(false);

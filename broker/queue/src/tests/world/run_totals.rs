@@ -48,7 +48,7 @@ impl AddAssign for RunTotals {
 impl RunTotals {
     /// Counts the entries that need a browser and have their texts outside memory now.
     pub(super) fn count_rendered_outside(&mut self, group: &Group) {
-        let dormant = group.state.frontier().dormant();
+        let dormant = group.state.dormant();
         let is_outside = |entry: &DormantRef| entry.needs_render() && dormant.must_read(*entry);
         self.rendered_outside += dormant.iter().filter(is_outside).count() as u64;
     }
