@@ -19,7 +19,6 @@ use crate::frontier::runs::SlotId;
 use crate::jobs::{Job, SettingsChanges};
 use crate::moment::ClockStamp;
 use crate::schedules::{Schedule, WallClockDue};
-use crate::state::GroupTotals;
 
 /// URLs in one item.
 const SEEN_PER_ITEM: usize = 256;
@@ -338,14 +337,14 @@ impl Group {
             *self.state.snapshot_mut() = Some(at);
             return false;
         }
-        let GroupTotals { completed, failed, dead, lost, unkeyed } = self.state.totals();
+        let totals = self.state.totals();
         let mut keep = |item| take(Decision::SnapshotPart(Box::new(item)));
         keep(SnapshotItem::End {
             last_entry: self.state.frontier().last_id(),
             last_serial: self.state.last_serial(),
             last_job: self.state.jobs().last_number(),
             is_paused: self.state.is_paused(),
-            totals: [completed, failed, dead, lost, unkeyed],
+            totals: [totals.completed, totals.failed, totals.dead, totals.lost, totals.unkeyed],
         });
         true
     }
