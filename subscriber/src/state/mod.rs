@@ -52,10 +52,11 @@ const STATE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 const STATE_SWEEP_EVERY: Duration = Duration::from_mins(10);
 /// Values removed at a time, and stored before the next count: some tens of milliseconds.
 const STATE_SWEEP_ROWS: u32 = 10_000;
-/// How long a task waits for a stored value: a request costs about as much.
-const STATE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a task waits for a stored value: a request costs about as much. In unit tests, this and
+/// the next limit are longer than a stall of a busy machine.
+const STATE_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 /// How long `SQLite` waits for another process that writes to `crawler.db`.
-const STATE_BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+const STATE_BUSY_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
 
 /// The version of the schema.
 pub const VERSION: i64 = 1;
