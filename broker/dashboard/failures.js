@@ -14,6 +14,10 @@ import { table } from './table.js';
 const ROWS = 25;
 // Above this, the events of a pass are read only when the reader wants that.
 const READ_UNASKED = 50_000;
+// The last events of a pass may come a moment after its figures: how often, and when, they are read
+// again while some are missing.
+const LATE_READS = 5;
+const LATE_MS = 500;
 
 /**
  * What the events of a pass say: `{times, failures, hosts, seeds, update(job)}`, a line and three
@@ -35,6 +39,7 @@ export function outcomePanels(signal) {
   // Whether something has changed since the present read began.
   let isStale = false;
   let isWanted = false;
+  let lateReads = 0;
 
   async function read() {
     isStale = true;
@@ -55,6 +60,7 @@ export function outcomePanels(signal) {
         replace(note, `${count(events)} events read…`));
       if (reader === pass) {
         draw();
+        readLater(reader);
       }
     } catch (error) {
       if (reader === pass && !signal.aborted) {
@@ -64,9 +70,17 @@ export function outcomePanels(signal) {
     }
   }
 
+  function readLater(reader) {
+    const isMissing = !reader.isCut && reader.knownFrom === 1 && knownOf(reader) < job.failed;
+    if (job.state === 'done' && isMissing && lateReads < LATE_READS && !signal.aborted) {
+      lateReads += 1;
+      setTimeout(() => reader === pass && !signal.aborted && read(), LATE_MS * lateReads);
+    }
+  }
+
   function draw() {
     const found = pass.byReason();
-    const known = found.reduce((sum, [, pages]) => sum + pages.length, 0);
+    const known = knownOf(pass);
     replace(note, missing(pass, job, known));
     setText(times, pass.from === null ? '' : range(pass));
     if (seedList.childElementCount !== pass.seeds.size) {
@@ -108,6 +122,7 @@ export function outcomePanels(signal) {
       hosts.update([]);
     }
     if (hasChanged && (isWanted || job.found <= READ_UNASKED)) {
+      lateReads = 0;
       read();
     } else if (isNew) {
       replace(note, el('button', {
@@ -123,6 +138,11 @@ export function outcomePanels(signal) {
     times, failures: panel('Pages that failed', actions, note, lists), hosts: hosts.node,
     seeds, update,
   };
+}
+
+// How many failed pages have an event.
+function knownOf(pass) {
+  return pass.byReason().reduce((sum, [, pages]) => sum + pages.length, 0);
 }
 
 // The times of events are whole seconds.
@@ -211,7 +231,7 @@ function buttons(job, pass) {
 async function retryFailed(job, pass) {
   await pass.read();
   const found = pass.byReason();
-  const all = found.reduce((sum, [, pages]) => sum + pages.length, 0);
+  const all = knownOf(pass);
   if (all === 0) {
     return 'No failed page is known.';
   }
