@@ -56,7 +56,7 @@ impl From<TaskReply> for WorkerReply {
 #[derive(Debug, Clone)]
 pub enum Input {
     /// The group starts: for the first time, after its records were
-    /// [replayed](super::Group::replay), or after it was suspended.
+    /// replayed, or after it was suspended.
     Start {
         /// Above that of every earlier start; unchanged if the group was only suspended.
         run: u64,
