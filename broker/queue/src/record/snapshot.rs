@@ -267,7 +267,7 @@ impl Group {
     /// The group may decide anything between two calls, because a replay of the records between
     /// [`SnapshotItem::Begin`] and [`SnapshotItem::End`] gives the same state:
     /// - A dormant entry is written in its state at the beginning, before any decision that changes
-    ///   it (`Group::snapshot_before_change`). Entries that came later are not written.
+    ///   it (`State::snapshot_before_change`). Entries that came later are not written.
     /// - A key and the totals are written in their state at that point, which is the right one
     ///   there.
     /// - A URL that a pass has seen stays seen, so it may be written twice.

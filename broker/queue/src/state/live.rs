@@ -31,7 +31,7 @@ impl State {
     }
 }
 
-/// The order of release.
+/// The order of release, and chance.
 impl State {
     /// Updates whether a key is free and what it offers. Called after everything that may have
     /// changed this, also for keys that may have been removed since.
@@ -48,10 +48,7 @@ impl State {
     pub(crate) fn offer_next(&mut self, dormant: DormantRef, now: Moment) {
         self.frontier.offer_next(dormant, &turns(&self.jobs, &self.config, now));
     }
-}
 
-/// The order of release, and chance.
-impl State {
     /// See `Frontier::next_ready`.
     pub(crate) fn next_ready(
         &mut self,
@@ -139,8 +136,8 @@ impl State {
     }
 }
 
-/// Texts of dormant entries, in memory and outside. A key whose next text is being read offers
-/// nothing.
+/// Texts of dormant entries, in memory and outside. While the next text of a key is being read, the
+/// key offers nothing.
 impl State {
     pub(crate) fn texts_mut(&mut self) -> &mut DormantEntries {
         self.frontier.texts_mut()
