@@ -76,6 +76,20 @@ await main(async browser => {
     [['Pages', '0/s'], ['Failed', '0/s'], ['Hosts resting', `${keys.length}`]]);
   await show(tab, ['#/jobs/census', 'No end is in sight']);
 
+  // The newest failed page comes late: two answers do not have it.
+  const answers = new Map();
+  await page.route('**/topics/page-ready?*', async route => {
+    const response = await route.fetch();
+    const json = await response.json();
+    const at = json.events.findLastIndex(({ payload }) => payload.includes(' outcome=failed '));
+    const seq = json.events[at]?.seq;
+    if (at >= 0 && (answers.get(seq) ?? 0) < 2) {
+      answers.set(seq, (answers.get(seq) ?? 0) + 1);
+      json.next = seq;
+      json.events.length = at;
+    }
+    await route.fulfill({ response, json });
+  });
   job = await tell('crawl the rest');
   await page.getByText('This pass is done.').waitFor();
   await untilEqual('the figures', () => shown(page), figuresOf(job));
@@ -93,6 +107,7 @@ await main(async browser => {
   await page.getByRole('button', { name: 'Show more' }).click();
   const failed = rows('Failed: status').getByRole('link');
   await until('all that failed', async () => await failed.count() === job.failed);
+  await page.unroute('**/topics/page-ready?*');
   const said = {
     holding: holding.map(([host]) => host).sort(),
     reason: await reason.textContent(), failed: await texts(failed),
