@@ -9,28 +9,16 @@
 //! ```
 
 mod client_session;
-mod closing;
-mod closing_state;
 mod connection;
-mod cursors;
-mod dispatch;
 mod handshake;
 mod handshake_socket;
-mod help;
 pub(crate) mod http;
-mod input;
-mod line_client;
 mod listener;
-mod login;
 mod metrics;
-mod outbound;
 mod registry;
-mod staged_links;
 mod stream;
-mod subscribe;
-mod subscriptions;
 #[cfg(test)]
-mod tests;
+mod tls_pair;
 mod topic_commands;
 pub(crate) mod unix;
 

@@ -1,4 +1,4 @@
-//! Sessions of the line protocol, without the client library. `broker/src/net/tests` has the rules
+//! Sessions of the line protocol, without the client library. `broker/src/net/connection/tests` has the rules
 //! for single commands.
 
 use crate::support::line_connection::LineConnection;

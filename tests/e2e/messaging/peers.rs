@@ -1,5 +1,5 @@
 //! Peers, which are connections that begin with any line other than a command: what they receive
-//! with netcat or telnet. `broker/src/net/tests` has the rules for their lines.
+//! with netcat or telnet. `broker/src/net/connection/tests` has the rules for their lines.
 
 use crate::support::line_connection::{FAREWELL, LineConnection};
 use crate::support::nc::{run_nc, start_nc, start_telnet};

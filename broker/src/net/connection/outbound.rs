@@ -9,8 +9,8 @@ use bytes::Bytes;
 use tidings_protocol::Seq;
 use tokio::io::AsyncWrite;
 
-use super::stream::SocketStream;
 use crate::clock::Moment;
+use crate::net::stream::SocketStream;
 use crate::topic::count_lines;
 
 /// Pieces that are passed to the kernel in one call.

@@ -12,7 +12,7 @@ use tidings_protocol::{
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::closing_state::CloseReason;
-use super::connection::{Connection, IoStatus};
+use super::{Connection, IoStatus};
 use crate::access::{contains_token, redact_tokens};
 use crate::stats::CommandCounts;
 use crate::topic::{Topic, dedup_id};

@@ -16,7 +16,7 @@ use tidings_protocol::{Code, FAREWELL, ProtocolError, SessionEnd, SessionMode, e
 use tokio::io::AsyncWrite;
 
 use super::closing_state::{CloseReason, Closing};
-use super::connection::{Connection, IoStatus};
+use super::{Connection, IoStatus};
 use crate::audit::AuditEvent;
 
 impl Connection {

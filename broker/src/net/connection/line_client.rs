@@ -2,10 +2,10 @@
 
 use tidings_protocol::{ProtocolError, Slot};
 
-use super::Shared;
-use super::client_session::ClientSession;
 use crate::access::Identity;
 use crate::clock::Moment;
+use crate::net::Shared;
+use crate::net::client_session::ClientSession;
 
 /// The client of a connection.
 #[derive(Debug)]

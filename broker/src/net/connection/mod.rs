@@ -1,6 +1,21 @@
 //! The task of one connection: its state, the order of its work, and its deadlines.
 #![expect(clippy::disallowed_methods, reason = "waits for its deadline")]
 
+mod closing;
+mod closing_state;
+mod cursors;
+mod dispatch;
+mod help;
+mod input;
+mod line_client;
+mod login;
+mod outbound;
+mod staged_links;
+mod subscribe;
+mod subscriptions;
+#[cfg(test)]
+mod tests;
+
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -17,19 +32,19 @@ use tidings_queue::WorkerReply;
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep_until};
 
-use super::Shared;
-use super::client_session::{AdmittedConnection, ClientSession};
-use super::closing_state::{CloseReason, Closing};
-use super::cursors::ConnectionCursors;
-use super::line_client::LineClient;
-use super::outbound::OutboundQueue;
-use super::staged_links::StagedLinks;
-use super::stream::SocketStream;
-use super::subscriptions::{SubscriptionKind, Subscriptions};
+use self::closing_state::{CloseReason, Closing};
+use self::cursors::ConnectionCursors;
+use self::line_client::LineClient;
+use self::outbound::OutboundQueue;
+use self::staged_links::StagedLinks;
+use self::subscriptions::{SubscriptionKind, Subscriptions};
 use crate::access::Transport;
 use crate::audit::AuditEvent;
 use crate::clock::Moment;
 use crate::mailbox::{ConnId, ConnMessage, GroupBatch, Mailbox, MailboxBatch};
+use crate::net::Shared;
+use crate::net::client_session::{AdmittedConnection, ClientSession};
+use crate::net::stream::SocketStream;
 use crate::quota::Quantity;
 use crate::remote::RemoteInfo;
 use crate::topic::{LineForm, Topic, WaiterSlot};
@@ -47,46 +62,46 @@ const ANSWER_BYTES: usize = 80;
 /// partial line is kept. Output consists of slices of the topics' memory.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) shared: Arc<Shared>,
-    pub(super) id: ConnId,
-    pub(super) mailbox: Mailbox,
-    pub(super) stream: SocketStream,
-    pub(super) session: Session,
+    shared: Arc<Shared>,
+    id: ConnId,
+    mailbox: Mailbox,
+    stream: SocketStream,
+    session: Session,
     /// Boxed, because the task of an idle connection must be small.
-    pub(super) client: Box<LineClient>,
+    client: Box<LineClient>,
     /// Input that is not processed yet: a partial line, or more if `has_backlog`.
-    pub(super) input_buffer: Vec<u8>,
+    input_buffer: Vec<u8>,
     /// `input_buffer` may hold whole lines, because too many answers were pending.
-    pub(super) has_backlog: bool,
+    has_backlog: bool,
     /// The time of the last read, or of the last poll in which reading was paused.
-    pub(super) read_at: Moment,
+    read_at: Moment,
     /// The topic of the last publish, which saves a lookup.
-    pub(super) last_topic: Option<Arc<Topic>>,
+    last_topic: Option<Arc<Topic>>,
     /// The topic's id and the slot in which the connection waits for an event to become durable.
     durable_waiter: Option<(u64, WaiterSlot)>,
     /// Pending answers. For a peer: the pending confirmations of its lines, which one farewell
     /// reports together.
-    pub(super) answers: Answers,
-    pub(super) worker: Option<Box<WorkerState>>,
-    pub(super) cursors: Option<Box<ConnectionCursors>>,
-    pub(super) subscriptions: Subscriptions,
+    answers: Answers,
+    worker: Option<Box<WorkerState>>,
+    cursors: Option<Box<ConnectionCursors>>,
+    subscriptions: Subscriptions,
     /// The connection is subscribed to the default topic, as a peer is. Cleared when the first line
     /// shows that it is a client.
-    pub(super) is_peer: bool,
+    is_peer: bool,
     /// Encoded tasks that are not in the outbound queue yet.
-    pub(super) task_buffer: BytesMut,
-    pub(super) outbound: OutboundQueue,
+    task_buffer: BytesMut,
+    outbound: OutboundQueue,
     /// The remote end has closed and receives nothing more. Lines that it sent before are still
     /// processed.
-    pub(super) is_write_closed: bool,
+    is_write_closed: bool,
     /// Set once the connection is closing; from then on no commands are read.
-    pub(super) closing: Option<Box<Closing>>,
+    closing: Option<Box<Closing>>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// State of a connection that uses groups or has sent `HELLO`.
 #[derive(Debug)]
-pub(super) struct WorkerState {
+struct WorkerState {
     pub(super) member: MemberId,
     /// The name that the client sent.
     pub(super) name: Option<Box<str>>,
@@ -113,7 +128,7 @@ pub(super) struct WorkerState {
 
 /// The result of one step of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum IoStatus {
+enum IoStatus {
     /// Something was done, and there may be more to do.
     Progress,
     /// There is nothing to do until the task is woken.
@@ -250,7 +265,7 @@ impl Connection {
     }
 
     /// Handles messages of groups and of the broker. `waker` is woken by the next message.
-    pub(super) fn process_mailbox(&mut self, waker: &Waker) {
+    fn process_mailbox(&mut self, waker: &Waker) {
         let MailboxBatch { messages, renew_requested, close_requested } = self.mailbox.drain(waker);
         if renew_requested {
             self.renew_identity();
@@ -293,7 +308,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn fill(&mut self, slot: Slot, lines: Bytes) {
+    fn fill(&mut self, slot: Slot, lines: Bytes) {
         if let Some(worker) = &mut self.worker {
             worker.pending_slot.take_if(|pending| *pending == slot);
             worker.watch_slot.take_if(|watched| *watched == slot);
@@ -414,7 +429,7 @@ impl Connection {
 
     /// Whether no more may be read: too many answers are pending, or a login or rate limit pauses
     /// the connection.
-    pub(super) fn is_congested(&self) -> bool {
+    fn is_congested(&self) -> bool {
         let (pending, max) = (self.answers.len(), self.shared.limits.unanswered_max);
         // A paused connection resumes only when at most half of the answers remain, so that it does
         // not resume for a single line.
@@ -429,7 +444,7 @@ impl Connection {
     }
 
     /// Whether reading must pause even after confirmations were merged.
-    pub(super) fn should_pause_reading(&mut self) -> bool {
+    fn should_pause_reading(&mut self) -> bool {
         if self.is_congested() {
             let topics = &self.shared.topics;
             self.answers.fold(|topic, seq| topics.fate(topic, seq));
@@ -439,7 +454,7 @@ impl Connection {
 
     /// Whether the topic of the last publish applies back-pressure. `waker` is woken when that may
     /// have changed.
-    pub(super) fn is_backpressured(&self, waker: Option<&Waker>) -> bool {
+    fn is_backpressured(&self, waker: Option<&Waker>) -> bool {
         self.last_topic.as_ref().is_some_and(|topic| topic.is_backpressured(waker))
     }
 

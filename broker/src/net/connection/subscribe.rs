@@ -9,7 +9,7 @@ use tidings_protocol::{
     bad_argument, encode_ok,
 };
 
-use super::connection::Connection;
+use super::Connection;
 use super::subscriptions::SubscriptionKind;
 use crate::catalog::CatalogRecord;
 use crate::cursors::CursorId;

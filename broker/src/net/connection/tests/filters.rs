@@ -14,10 +14,10 @@ use tidings_protocol::{
     Answers, AttributeFilter, Durability, Reply, Seq, StartAt, Sync, TopicSettings,
 };
 
+use super::super::outbound::OutboundQueue;
+use super::super::subscriptions::{SubscriptionKind, Subscriptions};
 use super::*;
 use crate::clock::{Clock, Moment};
-use crate::net::outbound::OutboundQueue;
-use crate::net::subscriptions::{SubscriptionKind, Subscriptions};
 use crate::topic::{Topic, Topics};
 
 /// Events of the second topic leave its memory, which a client sees as `LAG`.

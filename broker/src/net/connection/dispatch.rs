@@ -10,12 +10,12 @@ use tidings_protocol::{
 };
 use tidings_queue::{ClientLabel, StagedLink, WorkerReply};
 
-use super::connection::{Connection, WorkerState};
 use super::help::HELP;
 use super::staged_links::StagedLinks;
-use super::topic_commands::{PendingReply, handle_topic_command, topic_status};
+use super::{Connection, WorkerState};
 use crate::clock::Moment;
 use crate::groups::{Caller, GroupRequest};
+use crate::net::topic_commands::{PendingReply, handle_topic_command, topic_status};
 
 /// Minimum time between two notices to groups that a member is active, in milliseconds.
 const ACTIVITY_INTERVAL_MS: u64 = 100;

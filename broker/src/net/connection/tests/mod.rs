@@ -7,7 +7,6 @@ mod filters;
 mod groups;
 mod pressure;
 mod tls;
-pub(super) mod tls_pair;
 
 use std::time::Duration;
 
@@ -16,14 +15,14 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::client_session::AdmittedConnection;
-use super::completes_within;
-use super::connection::Connection;
-use super::stream::SocketStream;
+use super::Connection;
 use crate::access::Transport;
 use crate::config::BrokerConfig;
 use crate::limits::Limits;
 use crate::mailbox::ConnId;
+use crate::net::client_session::AdmittedConnection;
+use crate::net::completes_within;
+use crate::net::stream::SocketStream;
 use crate::remote::RemoteInfo;
 use crate::{Broker, StartError, TEST_LIMIT};
 

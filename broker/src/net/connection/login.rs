@@ -4,11 +4,11 @@ use tidings_protocol::{
     Code, Hello, HelloAnswer, MemberId, ProtocolError, Token, bad_argument, encode_ok,
 };
 
-use super::client_session::{RejectedToken, wrong_token};
+use super::Connection;
 use super::closing_state::CloseReason;
-use super::connection::Connection;
 use crate::access::{Identity, Transport};
 use crate::mailbox::ConnMessage;
+use crate::net::client_session::{RejectedToken, wrong_token};
 
 /// The version in the answer to `HELLO`.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
