@@ -5,20 +5,17 @@ use std::task::Waker;
 use bytes::BytesMut;
 use tidings_protocol::status::BrowserFields;
 use tidings_protocol::{
-    CREDIT_DEFAULT, Code, Command, GroupName, JobAction, Prio, ProtocolError, RetryMode, Slot,
-    TaskAction, TaskReply, bad_argument, encode_more, encode_ok, encode_pong,
+    CREDIT_DEFAULT, Code, Command, GroupName, JobAction, Prio, ProtocolError, Slot, TaskReply,
+    bad_argument, encode_more, encode_ok, encode_pong,
 };
-use tidings_queue::{ClientLabel, StagedLink, WorkerReply};
+use tidings_queue::StagedLink;
 
+use super::Connection;
 use super::help::HELP;
-use super::staged_links::StagedLinks;
-use super::{Connection, WorkerState};
+use super::worker::Worker;
 use crate::clock::Moment;
 use crate::groups::{Caller, GroupRequest};
 use crate::net::topic_commands::{PendingReply, handle_topic_command, topic_status};
-
-/// Minimum time between two notices to groups that a member is active, in milliseconds.
-const ACTIVITY_INTERVAL_MS: u64 = 100;
 
 impl Connection {
     /// Runs a command and queues its answer, or reserves the slot for it.
@@ -69,7 +66,7 @@ impl Connection {
                     prio.filter(|_| self.client.session.may_set_priority()).map_or(0, Prio::value);
                 let link = StagedLink { url: url.into(), redirect, prio };
                 let limits = &self.shared.clone().limits;
-                self.worker_mut().staged_links.stage(limits, task, link);
+                self.worker_mut().stage_link(limits, task, link);
             }
             Command::Reply(reply) => self.queue_reply(reply),
             Command::Topic(manage) => {
@@ -108,64 +105,31 @@ impl Connection {
         self.answers.push(|lines| error.encode(lines));
     }
 
-    /// The worker state, which is created at the first use.
-    pub(super) fn worker_mut(&mut self) -> &mut WorkerState {
-        self.worker.get_or_insert_with(|| {
-            Box::new(WorkerState {
-                member: self.shared.new_member_id(self.id),
-                name: None,
-                is_known_to_groups: false,
-                has_waited: false,
-                wait_slots: Vec::new(),
-                watch_slot: None,
-                last_active_at: Moment::default(),
-                staged_links: StagedLinks::default(),
-                pending_replies: Vec::new(),
-                join_slot: None,
-                pending_slot: None,
-            })
-        })
+    /// The worker, which is created at the first use.
+    pub(super) fn worker_mut(&mut self) -> &mut Worker {
+        self.worker.get_or_insert_with(|| Box::new(Worker::new(self.shared.new_member_id(self.id))))
     }
 
-    /// Collects a reply with the links that belong to it, so that a group receives together what
-    /// was read together.
     fn queue_reply(&mut self, reply: TaskReply) {
-        let replies = &self.worker_mut().pending_replies;
-        if replies.first().is_some_and(|(_, first)| first.task().group != reply.task.group) {
+        if !self.worker_mut().collects_for(&reply.task.group) {
             self.flush_replies();
         }
         let slot = self.answers.reserve();
-        let worker = self.worker_mut();
-        worker.is_known_to_groups = true;
-        let (links, over_limit) = match &reply.action {
-            TaskAction::Ack(_) => worker.staged_links.take(&reply.task),
-            // A NACK with again= or need= may be rejected; the task then stays, and so do its links.
-            // If it is accepted, the links are evicted later.
-            TaskAction::Nack(RetryMode::OtherUrl { .. } | RetryMode::NeedsRender)
-            | TaskAction::Touch { .. }
-            | TaskAction::Part { .. } => (Vec::new(), 0),
-            TaskAction::Nack(_) => {
-                worker.staged_links.discard(&reply.task);
-                (Vec::new(), 0)
-            }
-        };
-        worker.pending_replies.push((slot, WorkerReply { reply, links, over_limit }));
+        self.worker_mut().collect(slot, reply);
     }
 
     /// Identifies this connection to groups.
     fn caller(&mut self) -> Caller {
-        let member = self.worker_mut().member;
+        let member = self.worker_mut().member();
         Caller { member, conn: self.id, mailbox: self.mailbox.clone(), is_monitor: false }
     }
 
     fn join(&mut self, group: &GroupName, credit: (u32, Option<u32>), browsers: BrowserFields) {
         let (caller, slot) = (self.caller(), self.answers.reserve());
-        self.worker_mut().join_slot = Some(slot);
+        self.worker_mut().begin_join(slot);
         let joined = self.client.session.hold_credit(group, credit.0).and_then(|()| {
-            let address = Some(self.client.session.remote().peer.to_string().into());
-            let worker = self.worker_mut();
-            worker.is_known_to_groups = true;
-            let label = ClientLabel { name: worker.name.clone(), address, browsers };
+            let address = self.client.session.remote().peer.to_string();
+            let label = self.worker_mut().join_as(&address, browsers);
             self.shared.groups.join(&caller, slot, group, credit, label)
         });
         if let Err(error) = joined {
@@ -175,21 +139,15 @@ impl Connection {
 
     /// Passes the collected replies to their group. It applies them now; its answers come later.
     pub(super) fn flush_replies(&mut self) {
-        let Some(worker) = &mut self.worker else { return };
-        let replies = std::mem::take(&mut worker.pending_replies);
-        let Some((_, first)) = replies.first() else { return };
-        let group = first.task().group.clone();
+        let replies = self.worker.as_mut().and_then(|worker| worker.take_replies());
+        let Some((group, replies)) = replies else { return };
         self.shared.clone().groups.submit(&self.caller(), &group, replies);
     }
 
     /// Notifies groups that the member is active: after a lease has expired, a member receives no
-    /// tasks until it sends something. A flood of `PING` causes one notice.
+    /// tasks until it sends something.
     fn report_activity(&mut self, now: Moment) {
-        if let Some(worker) = &mut self.worker
-            && worker.is_known_to_groups
-            && now.since(worker.last_active_at) >= ACTIVITY_INTERVAL_MS
-        {
-            worker.last_active_at = now;
+        if self.worker.as_mut().is_some_and(|worker| worker.report_activity(now)) {
             self.shared.groups.connection_active(self.id);
         }
     }
@@ -198,27 +156,25 @@ impl Connection {
     /// it may be long.
     fn pending_reply(&mut self) -> PendingReply {
         let slot = self.answers.reserve();
-        self.worker_mut().pending_slot = Some(slot);
+        self.worker_mut().begin_command(slot);
         PendingReply { mailbox: self.mailbox.clone(), slot }
     }
 
     fn submit_request(&mut self, request: GroupRequest<'_>) -> Result<(), ProtocolError> {
         let (is_wait, is_watch) = (request.is_wait(), request.is_watch());
-        if is_watch && self.worker_mut().watch_slot.is_some() {
+        if is_watch && self.worker_mut().is_watching() {
             let text = "this connection already has a running watch; use another connection";
             return Err(ProtocolError::new(Code::Limit, text));
         }
         let is_monitor = self.client.session.may_monitor();
         let (caller, slot) = (Caller { is_monitor, ..self.caller() }, self.answers.reserve());
-        // These may take long, so the connection is read in the meantime.
         let worker = self.worker_mut();
-        worker.has_waited |= is_wait || is_watch;
         if is_watch {
-            worker.watch_slot = Some(slot);
+            worker.begin_watch(slot);
         } else if is_wait {
-            worker.wait_slots.push(slot);
+            worker.begin_wait(slot);
         } else {
-            worker.pending_slot = Some(slot);
+            worker.begin_command(slot);
         }
         if let Err(error) = self.shared.groups.manage(&caller, slot, request) {
             self.fill_error(slot, &error);

@@ -6,20 +6,59 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tidings_protocol::{
-    Code, Command, ProtocolError, PublishBatch, Seq, SessionEnd, SessionEvent, SessionMode, TaskId,
-    TopicName, Verb, bad_argument,
+    Code, Command, ProtocolError, PublishBatch, Seq, Session, SessionEnd, SessionEvent,
+    SessionMode, TaskId, TopicName, Verb, bad_argument,
 };
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::closing_state::CloseReason;
+use super::closing::CloseReason;
 use super::{Connection, IoStatus};
 use crate::access::{contains_token, redact_tokens};
+use crate::clock::Moment;
 use crate::stats::CommandCounts;
 use crate::topic::{Topic, dedup_id};
 
 thread_local! {
     /// The buffer of a thread, shared by its connections. Each uses it during its own poll.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a connection has read: how it is split into lines, and what is not processed yet.
+#[derive(Debug)]
+pub(super) struct LineInput {
+    session: Session,
+    /// A partial line, or more if there is a backlog.
+    unread: Vec<u8>,
+    /// `unread` may hold whole lines, because too many answers were pending.
+    has_backlog: bool,
+    /// The time of the last read, or of the last poll in which reading was paused.
+    read_at: Moment,
+}
+
+impl LineInput {
+    pub(super) fn new(now: Moment) -> Self {
+        Self { session: Session::new(), unread: Vec::new(), has_backlog: false, read_at: now }
+    }
+
+    /// Whether the lines are those of a client or of a peer.
+    pub(super) fn mode(&self) -> SessionMode {
+        self.session.mode()
+    }
+
+    /// Whether whole lines may wait until answers are sent.
+    pub(super) fn has_backlog(&self) -> bool {
+        self.has_backlog
+    }
+
+    /// How many bytes are not processed yet.
+    pub(super) fn unread(&self) -> usize {
+        self.unread.len()
+    }
+
+    /// Drops what is not processed yet.
+    pub(super) fn discard(&mut self) {
+        self.unread = Vec::new();
+    }
 }
 
 /// Consecutive publishes to one topic within one read, to be appended as one batch.
@@ -37,21 +76,21 @@ impl Connection {
     /// Reads once and handles the lines.
     pub(super) fn poll_input(&mut self, cx: &mut Context<'_>) -> IoStatus {
         if let Some(closing) = &self.closing {
-            return if closing.is_lingering { self.poll_discard(cx) } else { IoStatus::Idle };
+            return if closing.is_lingering() { self.poll_discard(cx) } else { IoStatus::Idle };
         }
         if self.is_backpressured(Some(cx.waker())) || self.should_pause_reading() {
             // Sent answers, messages in the mailbox and groups that consume events wake the task.
             // Until then the broker pauses reading, so the client is not late.
-            self.read_at = self.shared.clock.now();
+            self.input.read_at = self.shared.clock.now();
             return IoStatus::Idle;
         }
         READ_BUFFER.with_borrow_mut(|buffer| self.poll_read(cx, buffer))
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>, scratch: &mut Vec<u8>) -> IoStatus {
-        let leftover = self.input_buffer.len();
+        let leftover = self.input.unread.len();
         let mut filled = leftover;
-        if self.has_backlog {
+        if self.input.has_backlog {
             scratch.resize(scratch.len().max(leftover), 0);
         } else {
             let end = leftover + self.read_size(leftover);
@@ -63,20 +102,20 @@ impl Connection {
                 Poll::Ready(Err(_)) => return IoStatus::Closed,
                 Poll::Ready(Ok(())) => filled += buffer.filled().len(),
             }
-            if self.is_write_closed && filled == leftover {
+            if self.output.is_closed() && filled == leftover {
                 // A write has already failed, and all input that arrived before is read.
                 return IoStatus::Closed;
             }
-            self.read_at = self.shared.clock.now();
+            self.input.read_at = self.shared.clock.now();
             self.shared.stats.bytes_in.add((filled - leftover) as u64);
         }
-        scratch[..leftover].copy_from_slice(&self.input_buffer);
-        let end_of_input = !self.has_backlog && filled == leftover;
+        scratch[..leftover].copy_from_slice(&self.input.unread);
+        let end_of_input = !self.input.has_backlog && filled == leftover;
         let input = &scratch[..filled];
         let used = self.process_lines(input, end_of_input, cx.waker());
-        self.client.session.charge(filled - leftover, self.read_at);
+        self.client.session.charge(filled - leftover, self.input.read_at);
         if self.client.must_log_in()
-            && !self.has_backlog
+            && !self.input.has_backlog
             && filled - used > self.shared.limits.anonymous_bytes_max
         {
             let text = format!(
@@ -86,10 +125,10 @@ impl Connection {
             self.start_closing(CloseReason::Error(ProtocolError::new(Code::TooLong, text)));
         }
         if self.closing.is_none() && used < filled {
-            self.input_buffer.clear();
-            self.input_buffer.extend_from_slice(&input[used..]);
+            self.input.unread.clear();
+            self.input.unread.extend_from_slice(&input[used..]);
         } else {
-            self.input_buffer = Vec::new();
+            self.input.unread = Vec::new();
         }
         IoStatus::Progress
     }
@@ -103,9 +142,17 @@ impl Connection {
         limits.read_bytes.max(1)
     }
 
+    /// `None` while reading is paused, because the rest of the line may already be in the socket.
+    pub(super) fn partial_line_deadline(&self) -> Option<Moment> {
+        let is_partial =
+            self.input.session.is_mid_line() && !self.input.has_backlog && self.closing.is_none();
+        (is_partial && !self.is_congested() && !self.is_backpressured(None))
+            .then(|| self.input.read_at + self.shared.limits.partial_line_timeout_ms)
+    }
+
     /// Discards input while the connection lingers, until the remote end closes.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> IoStatus {
-        let is_shutdown = self.closing.as_ref().is_some_and(|closing| closing.is_shutdown);
+        let is_shutdown = self.closing.as_ref().is_some_and(|closing| closing.is_shutdown());
         let mut bytes = [0; 4096];
         let mut buffer = ReadBuf::new(&mut bytes);
         match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
@@ -123,13 +170,13 @@ impl Connection {
         // Attempts to parse a run of publishes at once: two, as the input may begin within a line.
         let mut batch_attempts = if self.shared.logs_lines() { 0 } else { 2 };
         loop {
-            self.has_backlog = self.is_congested();
-            if self.has_backlog || self.closing.is_some() {
+            self.input.has_backlog = self.is_congested();
+            if self.input.has_backlog || self.closing.is_some() {
                 break;
             }
             let unread = &input[used..];
             if batch_attempts > 0 {
-                if let Some((consumed, publishes)) = self.session.publish_batch(unread) {
+                if let Some((consumed, publishes)) = self.input.session.publish_batch(unread) {
                     used += consumed;
                     lines += publishes.len() as u64;
                     pending.commands.add(Verb::Pub, publishes.len());
@@ -138,7 +185,7 @@ impl Connection {
                 }
                 batch_attempts -= 1;
             }
-            let (consumed, event) = self.session.next(unread);
+            let (consumed, event) = self.input.session.next(unread);
             used += consumed;
             let Some(event) = event else { break };
             lines += 1;
@@ -146,9 +193,9 @@ impl Connection {
             self.log_line(consumed);
             self.handle_event(event, consumed, &mut pending, waker);
         }
-        if end_of_input && !self.has_backlog {
+        if end_of_input && !self.input.has_backlog {
             let consumed = &input[used..];
-            for event in self.session.finish(consumed) {
+            for event in self.input.session.finish(consumed) {
                 if event != SessionEvent::End(SessionEnd::EndOfInput) {
                     lines += 1;
                     self.log_line(consumed);
@@ -201,7 +248,7 @@ impl Connection {
             SessionEvent::End(end) => {
                 self.flush_publishes(pending);
                 let is_orderly = !matches!(end, SessionEnd::Violation(_));
-                if is_orderly && self.session.mode() == SessionMode::Client {
+                if is_orderly && self.input.session.mode() == SessionMode::Client {
                     self.become_client();
                 }
                 self.start_closing(CloseReason::Session(end));
@@ -219,13 +266,13 @@ impl Connection {
 
     fn report_dropped_line(&mut self, error: &ProtocolError, line: &[u8]) {
         self.shared.stats.refused_lines.add(1);
-        if self.session.mode() == SessionMode::Client {
+        if self.input.session.mode() == SessionMode::Client {
             // A LINK, which has no answer. It is counted in the answer to its task, if the task id
             // is readable.
             self.become_client();
             if let Some(task) = task_of_link(line) {
                 let limits = &self.shared.clone().limits;
-                self.worker_mut().staged_links.count_refused(limits, task);
+                self.worker_mut().count_refused_link(limits, task);
             }
             return;
         }
@@ -353,7 +400,7 @@ impl Connection {
     /// Rejects publishes: a client receives an error for each, and those of a peer are logged.
     fn reject_publishes(&mut self, error: &ProtocolError, count: usize) {
         self.shared.stats.refused_lines.add(count as u64);
-        let is_client = self.session.mode() == SessionMode::Client;
+        let is_client = self.input.session.mode() == SessionMode::Client;
         for _ in 0..count {
             self.answers.publish_refused(error);
             if is_client {

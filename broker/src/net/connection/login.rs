@@ -5,7 +5,7 @@ use tidings_protocol::{
 };
 
 use super::Connection;
-use super::closing_state::CloseReason;
+use super::closing::CloseReason;
 use crate::access::{Identity, Transport};
 use crate::mailbox::ConnMessage;
 use crate::net::client_session::{RejectedToken, wrong_token};
@@ -18,13 +18,13 @@ impl Connection {
         let Some(mut identity) = self.log_in(hello.token.as_ref())? else { return Ok(()) };
         self.check_identity_change(&identity)?;
         identity.set_transport(self.transport_for_via(hello.via.as_deref())?);
-        let member = self.member_after(hello.resume)?;
+        let member = self.worker_mut().member_after(hello.resume)?;
         // Nothing fails after this, so a rejected `HELLO` takes no member over.
         self.client.identify(identity)?;
         self.claim_member(member);
         if let Some(name) = &hello.name {
             tracing::debug!(conn = %self.id, name, "HELLO from a client");
-            self.worker_mut().name = Some(name.as_str().into());
+            self.worker_mut().set_name(name);
         }
         let answer = HelloAnswer {
             version: VERSION.to_owned(),
@@ -55,7 +55,7 @@ impl Connection {
             );
             return Err(ProtocolError::new(Code::Denied, text));
         }
-        let is_working = self.worker.as_ref().is_some_and(|worker| worker.is_known_to_groups);
+        let is_working = self.worker.as_ref().is_some_and(|worker| worker.is_known_to_groups());
         if is_working || self.subscriptions.len() > 0 {
             let text = "this connection already subscribes or works; send via= in its first HELLO";
             return Err(ProtocolError::new(Code::Conflict, text));
@@ -63,21 +63,9 @@ impl Connection {
         Ok(transport)
     }
 
-    /// The member of this connection after a `HELLO`.
-    fn member_after(&mut self, resume: Option<MemberId>) -> Result<MemberId, ProtocolError> {
-        let worker = self.worker_mut();
-        let member = resume.unwrap_or(worker.member);
-        if worker.member != member && worker.is_known_to_groups {
-            let text =
-                "this connection already works as another member; send resume= in its first HELLO";
-            return Err(ProtocolError::new(Code::Conflict, text));
-        }
-        Ok(member)
-    }
-
     /// Makes the connection that of a member, and ends its older connection.
     fn claim_member(&mut self, member: MemberId) {
-        let before = std::mem::replace(&mut self.worker_mut().member, member);
+        let before = self.worker_mut().replace_member(member);
         if before != member {
             self.shared.registry.release_member(before, self.id);
         }
@@ -116,10 +104,7 @@ impl Connection {
     /// Whether the connection subscribes, works or waits. These were allowed by its current
     /// permissions, and they continue without another check.
     fn depends_on_permissions(&self) -> bool {
-        let is_working = self.worker.as_ref().is_some_and(|worker| {
-            let is_waiting = !worker.wait_slots.is_empty() || worker.watch_slot.is_some();
-            worker.is_known_to_groups || is_waiting || worker.pending_slot.is_some()
-        });
+        let is_working = self.worker.as_ref().is_some_and(|worker| worker.depends_on_permissions());
         is_working || self.subscriptions.len() > 0
     }
 

@@ -28,7 +28,7 @@ pub(super) struct OutboundQueue {
     /// Bytes of the first piece that are written; less than its length.
     written: usize,
     /// Since when the socket accepts nothing.
-    pub(super) stalled_since: Option<Moment>,
+    stalled_since: Option<Moment>,
 }
 
 #[derive(Debug)]
@@ -51,6 +51,11 @@ struct Origin {
 impl OutboundQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
+    }
+
+    /// Since when the socket accepts nothing.
+    pub(super) fn stalled_since(&self) -> Option<Moment> {
+        self.stalled_since
     }
 
     /// Restarts the time of a stall, because the socket accepted bytes that TLS had buffered.

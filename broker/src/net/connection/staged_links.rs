@@ -24,7 +24,7 @@ pub(super) struct StagedLinks {
     /// The order of eviction. Contains each of `tasks` once, under its `eviction_number`.
     eviction_order: BTreeMap<u64, TaskId>,
     next_eviction_number: u64,
-    pub(super) bytes: usize,
+    bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +37,11 @@ struct TaskLinks {
 }
 
 impl StagedLinks {
+    /// Approximate memory of all links and tasks.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Keeps a link until its task is answered, or counts it if a limit is reached.
     pub(super) fn stage(&mut self, limits: &Limits, task: TaskId, link: StagedLink) {
         let bytes = LINK_BYTES + link.url.len();
