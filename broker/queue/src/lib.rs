@@ -366,14 +366,21 @@ impl Group {
     fn resume_after_start(&mut self, ended: Option<MemberId>, now: Moment) {
         // The first start must record the settings; later ones repeat them, which does no harm.
         self.commit(Decision::Configured(Box::new(self.state.config().clone())), now);
-        let held = ended.and_then(|member| self.state.members().find(member)).map(Member::held);
+        let held =
+            ended.and_then(|member| self.state.leases().members().find(member)).map(Member::held);
         for entry in held.unwrap_or_default() {
             self.commit(Decision::Lost { entry }, now);
             self.give_up_if_exhausted(entry, (None, false), now);
         }
         let members: Vec<_> = self.state.leases().pins().keys().copied().collect();
         for member in members {
-            if self.state.members().find(member).is_none_or(|member| member.conn().is_none()) {
+            if self
+                .state
+                .leases()
+                .members()
+                .find(member)
+                .is_none_or(|member| member.conn().is_none())
+            {
                 self.unpin(member, now);
             }
         }
@@ -448,7 +455,7 @@ impl Group {
     fn unpin_untakeable(&mut self, member: MemberId, now: Moment) {
         let is_untakeable = |group: &Self, entry| {
             let needs_render = group.state.frontier().get(entry).entry.admitted.needs_render();
-            !group.state.members().takes_tasks(member, needs_render)
+            !group.state.leases().members().takes_tasks(member, needs_render)
         };
         self.unpin_if(member, is_untakeable, now);
     }

@@ -371,7 +371,7 @@ impl Group {
 
     /// Returns the newest held entry of a URL. Visits each held entry.
     pub(super) fn newest_held(&self, url: UrlKey) -> Option<EntryId> {
-        let held = self.state.members().iter().flat_map(|(_, member)| member.held());
+        let held = self.state.leases().members().iter().flat_map(|(_, member)| member.held());
         held.filter(|id| self.state.frontier().get(*id).entry.admitted.url_key == Some(url)).max()
     }
 

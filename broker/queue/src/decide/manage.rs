@@ -18,7 +18,7 @@ impl Group {
         let config = self.state.config().with_settings(setting_pairs(changes))?;
         config.validate()?;
         let is_used = !self.is_idle()
-            || !self.state.keys().is_empty()
+            || !self.state.frontier().keys().is_empty()
             || !self.state.dead_letters().is_empty()
             || !self.state.schedules().is_empty()
             || self.state.frontier().rules().len() > 0

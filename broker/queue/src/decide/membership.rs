@@ -41,11 +41,11 @@ impl Group {
         label: ClientLabel,
         now: Moment,
     ) {
-        let known = self.state.members().find(requester.member);
+        let known = self.state.leases().members().find(requester.member);
         let moved = known.is_none_or(|member| member.conn() != Some(requester.conn));
         let conn = MemberConn { id: requester.conn, credit, label };
         self.state.members_mut().join(requester.member, conn, now);
-        let held = self.state.members().find(requester.member).map_or(0, Member::load);
+        let held = self.state.leases().members().find(requester.member).map_or(0, Member::load);
         let status = MemberStatus {
             group: self.state.name().to_string(),
             credit: credit.tasks.into(),
@@ -82,7 +82,7 @@ impl Group {
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
         let id = self.find_member(name)?;
-        if self.state.members().find(id).is_some_and(Member::is_drained) != drained {
+        if self.state.leases().members().find(id).is_some_and(Member::is_drained) != drained {
             if drained {
                 self.make_room_for_drained(now)?;
             }
@@ -92,14 +92,14 @@ impl Group {
             }
         }
         // A member that is gone is forgotten when it is drained no more.
-        let member = self.state.members().find(id);
+        let member = self.state.leases().members().find(id);
         let fields = member.map_or_else(MemberFields::default, |member| member.status(now));
         Ok(DrainStatus { group: self.state.name().to_string(), member: id.short(), fields }.into())
     }
 
     /// Returns the member with these first digits, or else with this name.
     fn find_member(&self, name: &str) -> Result<MemberId, ProtocolError> {
-        let members = || self.state.members().iter();
+        let members = || self.state.leases().members().iter();
         let mut found: Vec<_> = members().filter(|(id, _)| id.short() == name).collect();
         if found.is_empty() {
             found.extend(members().filter(|(_, member)| member.name() == Some(name)));
@@ -128,10 +128,11 @@ impl Group {
 
     /// Forgets drained members that are gone for long. Fails if too many are left for another.
     fn make_room_for_drained(&mut self, now: Moment) -> Result<(), ProtocolError> {
-        for member in self.state.members().gone_for_long(now) {
+        for member in self.state.leases().members().gone_for_long(now) {
             self.commit(Decision::MemberDrained { member, drained: false }, now);
         }
-        let drained = self.state.members().iter().filter(|(_, member)| member.is_drained());
+        let drained =
+            self.state.leases().members().iter().filter(|(_, member)| member.is_drained());
         if drained.count() < DRAINED_MAX {
             return Ok(());
         }
@@ -141,7 +142,7 @@ impl Group {
 
     /// Sends a member all tasks that it holds, on its current connection.
     fn resend_tasks(&mut self, member: MemberId, now: Moment) {
-        let Some(member) = self.state.members().find(member) else { return };
+        let Some(member) = self.state.leases().members().find(member) else { return };
         let Some(conn) = member.conn() else { return };
         for entry in member.held() {
             self.send_task(entry, conn, now);

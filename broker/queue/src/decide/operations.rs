@@ -132,7 +132,7 @@ impl Group {
 
     /// Describes the task with the longest lease, if members hold any.
     fn describe_held(&self, now: Moment) -> Option<String> {
-        let members = self.state.members().iter().map(|(_, member)| member);
+        let members = self.state.leases().members().iter().map(|(_, member)| member);
         let held = members.flat_map(Member::held).filter_map(|id| {
             let entry = &self.state.frontier().get(id).entry;
             entry.lease().map(|lease| (lease.until, id, lease.member))

@@ -32,7 +32,7 @@ impl Group {
                 black_box((live.key, live.entry.admitted.text.as_bytes().first()));
             }
             for live in found {
-                self.state.keys()[live.key].prefetch();
+                self.state.frontier().keys()[live.key].prefetch();
             }
         }
     }
@@ -44,13 +44,13 @@ impl Group {
     ) {
         let mut keys = [None; PREFETCH_BATCH];
         let names = events.clone().filter_map(|parsed| parsed.key(self.state.config()));
-        self.state.keys().find_many(names, &mut keys);
+        self.state.frontier().keys().find_many(names, &mut keys);
         for fingerprint in events.filter_map(ParsedEvent::fingerprint) {
             self.state.dormant().prefetch_url(fingerprint);
             black_box(!self.state.frontier().waiting_of_url(fingerprint).is_empty());
         }
         for key in keys.into_iter().flatten() {
-            if let Some(run) = self.state.keys()[key].dormant().any_run() {
+            if let Some(run) = self.state.frontier().keys()[key].dormant().any_run() {
                 self.state.dormant().prefetch(run.last);
             }
         }
@@ -60,7 +60,7 @@ impl Group {
     pub(crate) fn prefetch_keys(&self, keys: impl Iterator<Item = KeyId>) {
         let mut firsts = [None; PREFETCH_BATCH];
         for (first, key) in firsts.iter_mut().zip(keys) {
-            *first = self.state.keys()[key].dormant().any_run().map(|run| run.first);
+            *first = self.state.frontier().keys()[key].dormant().any_run().map(|run| run.first);
         }
         let firsts = firsts.into_iter().flatten();
         for first in firsts.clone() {

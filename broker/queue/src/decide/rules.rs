@@ -118,9 +118,9 @@ impl Group {
         let (group, fields) = (self.state.name().to_string(), rule.fields(now));
         let status = RuleStatus { group, key: rule.pattern(), fields };
         // Each request in flight belongs to an entry that a member holds.
-        let held = self.state.members().iter().flat_map(|(_, member)| member.held());
+        let held = self.state.leases().members().iter().flat_map(|(_, member)| member.held());
         let keys = held.map(|entry| self.state.frontier().get(entry).gate());
-        let keys = keys.filter(|key| rule.is_about(self.state.keys()[*key].name()));
+        let keys = keys.filter(|key| rule.is_about(self.state.frontier().keys()[*key].name()));
         let busy: Vec<KeyId> = keys.filter(|key| self.is_held_and_busy(*key)).collect();
         let tasks = self.tasks_with_parts(rule);
         if busy.is_empty() && tasks.is_empty() {
@@ -220,7 +220,7 @@ impl Group {
 
     /// Reports whether a rule holds a key with requests in flight. The key may have been removed.
     fn is_held_and_busy(&self, key: KeyId) -> bool {
-        let queue = self.state.keys().at_index(key.index()).ok().flatten();
+        let queue = self.state.frontier().keys().at_index(key.index()).ok().flatten();
         queue.is_some_and(|queue| queue.is_held() && queue.in_flight() > 0)
             && !mutants::is(Mutant::AnswersRuleEarly)
     }

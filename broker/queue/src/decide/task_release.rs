@@ -49,12 +49,12 @@ impl Group {
             let Some((key, place, render)) = self.state.next_ready(&skipped) else {
                 break;
             };
-            let members = self.state.members();
+            let members = self.state.leases().members();
             if released.is_multiple_of(PREFETCH_BATCH) {
                 let upcoming = self.state.frontier().ready(render).upcoming(place, PREFETCH_BATCH);
                 self.prefetch_keys(upcoming);
             }
-            let queue = &self.state.keys()[key];
+            let queue = &self.state.frontier().keys()[key];
             let next =
                 next_entry(queue, render, self.state.jobs()).expect("a ready key has a next entry");
             let id = next.entry;
@@ -132,7 +132,7 @@ impl Group {
         if self.may_never_be_requested(id) {
             return Some(EndReason::Blocked);
         }
-        if self.state.keys()[key].gives_up(id) {
+        if self.state.frontier().keys()[key].gives_up(id) {
             return Some(EndReason::Down);
         }
         if self.must_leave_job(id) {

@@ -155,7 +155,7 @@ impl Group {
         if !self.state.config().settings.circuit || !report.is_some_and(TaskReport::is_unanswered) {
             return NextStep::Retry { due: after(backoff_ms) };
         }
-        let host = &self.state.keys()[self.state.frontier().get(id).gate()];
+        let host = &self.state.frontier().keys()[self.state.frontier().get(id).gate()];
         // While the host is down, that is not the fault of the page.
         let counts = !host.is_down() || mutants::is(Mutant::CountsWhileDown);
         // The entry of a host that rests waits for the host, and has no wait of its own.

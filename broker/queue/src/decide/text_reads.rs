@@ -342,7 +342,7 @@ impl Group {
     /// Returns how many more keys may be read for their release; with `render`, for that of their
     /// entries that need a browser.
     pub(crate) fn loading_room(&self, render: bool) -> usize {
-        let most = (self.state.members().free_credit() + READ_AHEAD).min(LOADING_MAX);
+        let most = (self.state.leases().members().free_credit() + READ_AHEAD).min(LOADING_MAX);
         most.saturating_sub(self.state.frontier().loading(render).len())
     }
 

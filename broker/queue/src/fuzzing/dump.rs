@@ -99,8 +99,8 @@ fn dump(group: &Group) -> GroupDump {
             unheld.entry(url.fingerprint()).or_default().push(*id);
         }
     }
-    let keys = group.state.keys().ids().into_iter().map(|id| {
-        let queue = &group.state.keys()[id];
+    let keys = group.state.frontier().keys().ids().into_iter().map(|id| {
+        let queue = &group.state.frontier().keys()[id];
         let next = [false, true]
             .map(|render| next_entry(queue, render, group.state.jobs()).map(|next| next.entry));
         let (state, circuit) = (queue.state(), queue.circuit().copied());
@@ -116,7 +116,7 @@ fn dump(group: &Group) -> GroupDump {
     });
     let wakes = group.state.frontier().wakes().map(|(at, wake)| match wake {
         Wake::Due(id) => (*at, format!("entry {id}")),
-        Wake::Key(key) => (*at, format!("key {}", group.state.keys()[*key].name())),
+        Wake::Key(key) => (*at, format!("key {}", group.state.frontier().keys()[*key].name())),
     });
     let mut wakes: Vec<_> = wakes.collect();
     wakes.sort();
@@ -137,6 +137,7 @@ fn dump(group: &Group) -> GroupDump {
         wall_clock: format!("{:?}", group.state.wall_clock_dues().collect::<Vec<_>>()),
         drained: group
             .state
+            .leases()
             .members()
             .iter()
             .filter(|(_, member)| member.is_drained())

@@ -84,7 +84,8 @@ impl Group {
         let key = url.url_key();
         let same =
             |id: &EntryId| self.state.frontier().get(*id).entry.admitted.url_key == Some(key);
-        let held = self.state.members().iter().flat_map(|(_, member)| member.held()).filter(same);
+        let held =
+            self.state.leases().members().iter().flat_map(|(_, member)| member.held()).filter(same);
         let entries: Vec<EntryId> =
             held.chain(self.state.frontier().waiting_entries(key)).collect();
         let mut more = self.explain_entries(&entries, |dead| dead.url_key == Some(key), key, now);
@@ -177,7 +178,7 @@ impl Group {
     /// Visits active entries, because those that are not due are in no queue of their key: not all, if
     /// there are very many.
     fn explain_exact_key(&self, key: &str, now: Moment) -> Option<Answer> {
-        let gate = self.state.keys().find(key);
+        let gate = self.state.frontier().keys().find(key);
         let is_delayed = |live: &&ActiveEntry| {
             live.entry.state == EntryState::Delayed && Some(live.gate()) == gate
         };
@@ -195,6 +196,7 @@ impl Group {
         scheduled.sort_by_key(|schedule| (schedule.due, schedule.url_key));
         let holders = self
             .state
+            .leases()
             .members()
             .iter()
             .flat_map(|(id, member)| member.held().into_iter().map(move |entry| (id, entry)))
@@ -213,8 +215,10 @@ impl Group {
         );
         let soonest = scheduled.iter().take(EXPLAINED_MAX);
         more.extend(soonest.map(|schedule| self.explain_schedule(schedule, now)));
-        let mut ok =
-            format!("{key} waiting={}", gate.map_or(0, |gate| self.state.keys()[gate].waiting()));
+        let mut ok = format!(
+            "{key} waiting={}",
+            gate.map_or(0, |gate| self.state.frontier().keys()[gate].waiting())
+        );
         for (what, count) in [("delayed", delayed.len()), ("scheduled", scheduled.len())] {
             if count > 0 {
                 // Writing into a string cannot fail.
@@ -242,11 +246,11 @@ impl Group {
             | WaitReason::NoRenderMember
             | WaitReason::NoRenderCredit => format!("queued because={reason}"),
             WaitReason::Delay | WaitReason::Pace | WaitReason::NotBefore | WaitReason::Down => {
-                let free_in = time_until(self.state.keys()[key].free_at(), now);
+                let free_in = time_until(self.state.frontier().keys()[key].free_at(), now);
                 format!("pending because={reason} free-in={free_in}")
             }
             WaitReason::Rule => {
-                let rule = self.state.keys()[key].rule();
+                let rule = self.state.frontier().keys()[key].rule();
                 let rule = rule.and_then(|rule| explain_rule(rule, now));
                 rule.expect("a key that is held has a rule")
             }
@@ -262,7 +266,7 @@ impl Group {
 
     /// Returns why the next entry of a key waits, of those that need a browser or of the others.
     fn wait_reason(&self, key: KeyId, render: bool, now: Moment) -> WaitReason {
-        let queue = &self.state.keys()[key];
+        let queue = &self.state.frontier().keys()[key];
         if self.state.is_paused() {
             WaitReason::GroupPaused
         } else if queue.is_held() {
@@ -284,7 +288,7 @@ impl Group {
         } else if !queue.has_waiting() {
             WaitReason::Free
         } else if self.state.frontier().is_offered(key, render) {
-            match (render, self.state.members().any_takes_tasks(render)) {
+            match (render, self.state.leases().members().any_takes_tasks(render)) {
                 (false, false) => WaitReason::NoMembers,
                 (false, true) => WaitReason::NoCredit,
                 (true, false) => WaitReason::NoRenderMember,

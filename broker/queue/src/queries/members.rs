@@ -15,7 +15,7 @@ impl Group {
         with_addresses: bool,
         now: Moment,
     ) -> Answer {
-        let members = self.state.members().iter();
+        let members = self.state.leases().members().iter();
         let (members, matched, next) = match range.after {
             None => {
                 let mut members: Vec<_> = members.collect();

@@ -143,7 +143,7 @@ impl Group {
             },
             scheduled: status.scheduled,
             members: status.members,
-            credit: self.state.members().free_credit() as u64,
+            credit: self.state.leases().members().free_credit() as u64,
             keys: status.keys,
             keys_down: status.keys_down,
             ready_keys: if self.state.is_paused() { 0 } else { ready as u64 },

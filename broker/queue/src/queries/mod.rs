@@ -160,14 +160,21 @@ impl Group {
     }
 
     pub(crate) fn status(&self) -> GroupStatus {
-        let held = self.state.members().iter().map(|(_, member)| member.load()).sum::<usize>();
-        let connected =
-            self.state.members().iter().filter(|(_, member)| member.conn().is_some()).count();
+        let held =
+            self.state.leases().members().iter().map(|(_, member)| member.load()).sum::<usize>();
+        let connected = self
+            .state
+            .leases()
+            .members()
+            .iter()
+            .filter(|(_, member)| member.conn().is_some())
+            .count();
         let totals = self.state.totals();
-        let render_members = self.state.members().can_render() as u64;
+        let render_members = self.state.leases().members().can_render() as u64;
         let render_waiting =
             if self.state.is_paused() { 0 } else { self.state.frontier().ready(true).len() as u64 };
-        let reports = self.state.members().iter().filter_map(|(_, member)| member.browsers());
+        let reports =
+            self.state.leases().members().iter().filter_map(|(_, member)| member.browsers());
         let is_rendering = render_members > 0 || render_waiting > 0;
         GroupStatus {
             group: self.state.name().to_string(),
@@ -185,7 +192,7 @@ impl Group {
             scheduled: self.state.schedules().len() as u64,
             lost: totals.lost,
             unkeyed: totals.unkeyed,
-            keys: self.state.keys().len() as u64,
+            keys: self.state.frontier().keys().len() as u64,
             keys_down: self.state.frontier().keys_down() as u64,
             metrics: self.metrics.of_group(),
             settings: self.state.config().settings.clone(),

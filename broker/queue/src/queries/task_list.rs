@@ -275,7 +275,7 @@ impl Group {
         selection: &'a EntrySelection,
     ) -> Result<Selector<'a>, ProtocolError> {
         let job = selection.job.as_ref().map(|name| self.find_job(name)).transpose()?;
-        let key = selection.key.as_deref().and_then(|key| self.state.keys().find(key));
+        let key = selection.key.as_deref().and_then(|key| self.state.frontier().keys().find(key));
         let job = job.map(|job| job.id.number);
         Ok(Selector { selection, job, key, queued: QueuedEntries::default() })
     }
@@ -332,7 +332,8 @@ impl Group {
     fn is_queued(&self, id: EntryId, render: bool, gate: KeyId, queued: &QueuedEntries) -> bool {
         let find = || {
             let is_free = !self.state.is_paused() && self.state.frontier().is_offered(gate, render);
-            let next = || next_entry(&self.state.keys()[gate], render, self.state.jobs());
+            let next =
+                || next_entry(&self.state.frontier().keys()[gate], render, self.state.jobs());
             is_free.then(next).flatten().map(|next| next.entry)
         };
         *queued.borrow_mut().entry((gate, render)).or_insert_with(find) == Some(id)

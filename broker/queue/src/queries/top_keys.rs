@@ -20,7 +20,7 @@ impl Group {
         let KeyQuery { key, job, range: ListRange { after, limit } } = query;
         let job = job.as_ref().map(|name| self.find_job(name)).transpose()?;
         let job = job.map(|job| job.id.number);
-        let keys = self.state.keys();
+        let keys = self.state.frontier().keys();
         if let Some(name) = key {
             let of_job = |key: &KeyId| job.is_none_or(|job| keys[*key].has_waiting_of(job));
             let key = keys.find(name).filter(of_job);
@@ -48,7 +48,7 @@ impl Group {
     /// Returns the keys that take longest, the longest first.
     fn busiest(&self, keys: impl Iterator<Item = KeyId>, limit: usize, now: Moment) -> Vec<KeyId> {
         let ranked = keys.map(|id| {
-            let key = &self.state.keys()[id];
+            let key = &self.state.frontier().keys()[id];
             let left_ms = self.left_ms(key, now).unwrap_or(u64::MAX);
             (Reverse((left_ms, key.waiting())), key.name(), id)
         });
@@ -62,7 +62,7 @@ impl Group {
     }
 
     fn key_status(&self, id: KeyId, now: Moment) -> KeyStatus {
-        let key = &self.state.keys()[id];
+        let key = &self.state.frontier().keys()[id];
         KeyStatus {
             key: key.name().to_string(),
             waiting: key.waiting() as u64,

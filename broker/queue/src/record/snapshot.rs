@@ -187,7 +187,7 @@ impl Group {
         let passes = self.state.jobs().seen_passes();
         *self.state.snapshot_mut() =
             Some(SnapshotProgress { passes, set: 0, slot: 0, key: 0, waits_for: None });
-        let (parked, keys) = (self.state.dormant().len(), self.state.keys().len());
+        let (parked, keys) = (self.state.dormant().len(), self.state.frontier().keys().len());
         let begin = SnapshotItem::Begin {
             run: self.state.run(),
             since: self.state.since(),
@@ -232,7 +232,7 @@ impl Group {
             let (entry, reason) = (Box::new(buried.entry.clone()), buried.reason);
             keep(SnapshotItem::Dead { entry, reason });
         }
-        for (member, _) in self.state.members().iter().filter(|(_, it)| it.is_drained()) {
+        for (member, _) in self.state.leases().members().iter().filter(|(_, it)| it.is_drained()) {
             keep(SnapshotItem::Drained { member });
         }
     }
@@ -319,7 +319,7 @@ impl Group {
             }
         }
         while left > 0
-            && let Ok(queue) = self.state.keys().at_index(at.key)
+            && let Ok(queue) = self.state.frontier().keys().at_index(at.key)
         {
             (at.key, left) = (at.key + 1, left - 1);
             if let Some(queue) = queue

@@ -79,22 +79,18 @@ impl State {
         self.release_keys(key, again, now);
         self.schedules.entry_waits_no_more(id);
         self.schedules.entry_ended(url.map(UrlKey::fingerprint), id, None);
-        if let Some(reason) = self.dead_reason(&entry, end) {
+        let dead_reason = match end {
+            EndReason::Dead => Some(self.config.dead_reason(&entry).unwrap_or(RETRY_NO)),
+            EndReason::Down => Some(DOWN),
+            _ => None,
+        };
+        if let Some(reason) = dead_reason {
             self.totals.dead += 1;
             // A retry of the new dead letter can repair the pass again.
             entry.admitted.job = job.or(repairs);
             let removed = Box::new(ActiveEntry { entry: entry.clone(), key, again_key: again });
             self.keep_finished(removed, TaskEnd::GivenUp(reason), now);
             self.dead_letters.push(entry, reason, &self.config);
-        }
-    }
-
-    /// Returns why an entry that ends is a dead letter, if it is one.
-    fn dead_reason(&self, entry: &Entry, end: EndReason) -> Option<&'static str> {
-        match end {
-            EndReason::Dead => Some(self.config.dead_reason(entry).unwrap_or(RETRY_NO)),
-            EndReason::Down => Some(DOWN),
-            _ => None,
         }
     }
 

@@ -39,11 +39,6 @@ impl State {
         self.frontier.refresh(key, &turns(&self.jobs, &self.config, now));
     }
 
-    /// Offers a key for release under the class of its next entry, if it is free.
-    fn offer(&mut self, key: KeyId, now: Moment) {
-        self.frontier.offer(key, &turns(&self.jobs, &self.config, now));
-    }
-
     /// Offers the key of an entry after its text was read: `Frontier::offer_next`.
     pub(crate) fn offer_next(&mut self, dormant: DormantRef, now: Moment) {
         self.frontier.offer_next(dormant, &turns(&self.jobs, &self.config, now));
@@ -176,8 +171,9 @@ impl State {
     /// A replay ends.
     pub(crate) fn end_replay(&mut self) {
         self.frontier.end_replay();
+        let turns = turns(&self.jobs, &self.config, self.now);
         for key in self.frontier.keys().ids() {
-            self.offer(key, self.now);
+            self.frontier.offer(key, &turns);
         }
     }
 }

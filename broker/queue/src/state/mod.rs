@@ -25,9 +25,8 @@ use crate::finished::FinishedTasks;
 use crate::frontier::Frontier;
 use crate::frontier::dormant::DormantEntries;
 use crate::frontier::entry_text::DormantRef;
-use crate::frontier::keys::Keys;
 use crate::jobs::Jobs;
-use crate::leases::{Leases, Members};
+use crate::leases::Leases;
 use crate::moment::Moment;
 use crate::record::snapshot::SnapshotProgress;
 use crate::schedules::{Schedules, WallClockDue, WallClockTarget};
@@ -130,14 +129,6 @@ impl State {
     /// Entries with nothing but a place in the queue of their key.
     pub(crate) fn dormant(&self) -> &DormantEntries {
         self.frontier.dormant()
-    }
-
-    pub(crate) fn keys(&self) -> &Keys {
-        self.frontier.keys()
-    }
-
-    pub(crate) fn members(&self) -> &Members {
-        self.leases.members()
     }
 
     pub(crate) fn leases(&self) -> &Leases {

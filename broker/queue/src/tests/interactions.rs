@@ -368,10 +368,10 @@ fn key_with_waiting_entries_has_no_expiry_timer() {
     bench.touch(A, &task.id, true, KeyRest { pace_ms: Some(5000), not_before_ms: None });
     bench.ack(A, &task.id, Outcome::Done, &[]);
     bench.wait(10_000);
-    let key = bench.group.state.keys().find("x.org").expect("its pace is remembered");
-    assert!(bench.group.state.keys()[key].timer().is_some(), "for a time");
+    let key = bench.group.state.frontier().keys().find("x.org").expect("its pace is remembered");
+    assert!(bench.group.state.frontier().keys()[key].timer().is_some(), "for a time");
     bench.publish("http://x.org/ after=1h");
-    assert_eq!(bench.group.state.keys()[key].timer(), None);
+    assert_eq!(bench.group.state.frontier().keys()[key].timer(), None);
 }
 
 #[test]

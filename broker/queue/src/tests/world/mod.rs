@@ -537,7 +537,7 @@ impl World {
             group.state.frontier().find(*entry).is_some_and(|live| live.entry.is_suspect())
         };
         let twice =
-            group.state.members().iter().find(|(_, member)| {
+            group.state.leases().members().iter().find(|(_, member)| {
                 member.held().iter().filter(|entry| suspect(entry)).count() > 1
             });
         Promise::CreditKept.holds(twice.is_none(), || format!("two suspects: {twice:?}"))
