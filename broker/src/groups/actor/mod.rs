@@ -5,6 +5,7 @@
 mod deletion;
 mod failure;
 mod feeding_topics;
+mod held_answers;
 mod metrics;
 mod notices;
 mod output_queue;
@@ -24,6 +25,7 @@ use tidings_queue::{Group, GroupQuery, Input, JobOperation, Output, Requester, T
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use self::held_answers::HeldAnswers;
 use self::metrics::MetricsSchedule;
 use self::output_queue::{OutputQueue, Parcel, QueuedEvent};
 use self::unanswered_commands::UnansweredCommands;
@@ -67,6 +69,7 @@ pub(super) struct GroupActor {
     watchers: Watchers,
     metrics: MetricsSchedule,
     commands: UnansweredCommands,
+    held_answers: HeldAnswers,
     /// Whether the settings were recorded since the topics were opened.
     is_configured: bool,
     outgoing: OutputQueue,
@@ -124,6 +127,7 @@ impl GroupActor {
             watchers: Watchers::default(),
             metrics: MetricsSchedule::default(),
             commands: UnansweredCommands::default(),
+            held_answers: HeldAnswers::default(),
             is_configured: false,
             outgoing: OutputQueue::default(),
             appended,
@@ -498,13 +502,7 @@ impl GroupActor {
                         encode_task(id, *clock_ms, *lease_ms, payload, tasks);
                     }
                 }
-                Output::Answer { requester: asked, answer } => {
-                    self.watchers.answered(&asked);
-                    if let Some(mailbox) = self.commands.answered(&asked) {
-                        let answers = &mut self.outgoing.batch(asked.conn, &mailbox).answers;
-                        answers.push((asked.slot, answer));
-                    }
-                }
+                Output::Answer { requester, answer } => self.answer(requester, answer),
                 Output::Publish { serial, topic, payload } => {
                     // The payload begins with the job's name.
                     if topic == JOB_DONE_TOPIC
@@ -593,5 +591,6 @@ impl GroupActor {
         for (topic, (serial, seq)) in sent {
             self.handle(Input::Published { serial, topic, seq }, None);
         }
+        self.send_held_answers();
     }
 }

@@ -6,7 +6,7 @@ const TEAM: &str = "data/groups/team";
 
 /// A broker with a local worker, a remote worker and an operator.
 fn rig() -> (Rig, Client, Client, Client) {
-    let mut rig = Rig::start(SimulatedDisk::new(1), Some(MemberId(1)), |_| ());
+    let mut rig = Rig::start(SimulatedDisk::new(1), Sync::Memory, Some(MemberId(1)), |_| ());
     let clients = (rig.client(), rig.client(), rig.client());
     (rig, clients.0, clients.1, clients.2)
 }
@@ -58,7 +58,7 @@ async fn local_worker_receives_nothing_before_the_start_is_synced() {
     let disk = rig.disk.clone();
     drop(rig);
     let hold = |disk: &SimulatedDisk| disk.stall_syncs(Path::new(TEAM));
-    let mut rig = Rig::start(disk, Some(MemberId(1)), hold);
+    let mut rig = Rig::start(disk, Sync::Memory, Some(MemberId(1)), hold);
     let mut own = rig.client();
     own.say("JOIN team credit=1");
     // The local worker has joined by then.

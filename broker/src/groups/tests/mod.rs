@@ -12,6 +12,7 @@ use std::task::{Poll, Waker};
 
 use tidings_log::{DiskFaults, SegmentStore, SimulatedDisk};
 use tidings_protocol::{Answers, Command, Sync, TopicSettings, field_number};
+use tidings_queue::WorkerReply;
 
 use super::*;
 use crate::TEST_LIMIT;
@@ -40,18 +41,19 @@ impl Rig {
         let disk = SimulatedDisk::new(1);
         // Without preallocation, so that room that is gone now cannot have been reserved before.
         disk.set_faults(DiskFaults { no_allocate: true, ..DiskFaults::default() });
-        Self::start(disk, None, |_| ())
+        Self::start(disk, Sync::Memory, None, |_| ())
     }
 
-    /// Starts a broker on the contents of a disk, with a member in the broker's own process. `then`
-    /// changes the disk after it was read.
+    /// Starts a broker on the contents of a disk, with topics of this default and with a member in
+    /// the broker's own process. `then` changes the disk after it was read.
     fn start(
         disk: SimulatedDisk,
+        sync: Sync,
         own: Option<MemberId>,
         then: impl FnOnce(&SimulatedDisk),
     ) -> Self {
         let limits = Limits::default();
-        let topics = Topics::simulated(&disk, &limits, Sync::Memory).unwrap();
+        let topics = Topics::simulated(&disk, &limits, sync).unwrap();
         let store = SegmentStore::new(Arc::new(disk.clone()), Path::new("data"));
         let storage = GroupStorage { store: Arc::new(store), log_bytes: limits.group_log_bytes };
         let recovered = storage.recover().unwrap();
@@ -175,6 +177,15 @@ impl Client {
             None => lines.extend(batch.tasks),
         }
         Some(std::str::from_utf8(&lines).unwrap().trim_end().to_owned())
+    }
+
+    /// Answers a task.
+    async fn reply(&mut self, line: &str) -> String {
+        let Ok(Command::Reply(reply)) = Command::parse(line) else { panic!("{line}") };
+        let group = reply.task.group.clone();
+        let reply = WorkerReply { reply, links: Vec::new(), over_limit: 0 };
+        self.groups.submit(&self.caller, &group, vec![(self.slots.reserve(), reply)]);
+        self.answer().await
     }
 
     async fn ask(&mut self, line: &str) -> String {

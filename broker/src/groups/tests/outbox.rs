@@ -83,3 +83,37 @@ async fn end_of_a_job_does_not_wait_for_outcomes_that_cannot_be_published() {
     assert_eq!(sent, [2]);
     topics.close();
 }
+
+// PROTOCOL: J4
+#[tokio::test]
+async fn a_wait_for_a_job_is_answered_when_the_outcomes_of_its_pages_are_safe() {
+    let mut rig = Rig::start(SimulatedDisk::new(1), Sync::Always, None, |_| ());
+    let outcomes = rig.topics.open(&"page-ready".parse().unwrap()).unwrap();
+    let (mut boss, mut worker) = (rig.client(), rig.client());
+    assert!(boss.ask("GROUP create team topics=work").await.starts_with("+OK team "));
+    assert!(boss.ask("JOB open site group=team").await.starts_with("+OK site "));
+    assert!(worker.ask("JOIN team").await.starts_with("+OK team "));
+    assert!(boss.ask("JOB add site url=http://a.test/ group=team").await.starts_with("+OK"));
+    assert!(boss.ask("JOB close site group=team").await.starts_with("+OK site "));
+    let mut waits = Vec::new();
+    for line in ["JOB wait site group=team", "JOB watch site group=team"] {
+        waits.push(rig.client());
+        waits.last_mut().unwrap().say(line);
+    }
+    let task = worker.answer().await;
+    rig.disk.stall_syncs(Path::new("data/topics/page-ready"));
+    let id = task.split(' ').nth(1).expect("a task has an id");
+    assert!(worker.reply(&format!("ACK {id}")).await.starts_with("+OK"));
+    assert!(boss.ask("JOB show site group=team").await.contains(" state=done "));
+    waits.push(rig.client());
+    waits.last_mut().unwrap().say("JOB wait site group=team");
+    assert!(boss.ask("JOB show site group=team").await.contains(" state=done "));
+    assert!(waits.iter().all(|client| client.heard().is_none()), "an answer came too early");
+    assert_eq!(outcomes.public_head(), Seq(1));
+    rig.disk.resume_syncs();
+    for client in waits {
+        let answer = client.answer().await;
+        assert!(answer.starts_with("+OK site number=1 pass=1 "), "{answer}");
+        assert_eq!(outcomes.public_head(), Seq(2));
+    }
+}
