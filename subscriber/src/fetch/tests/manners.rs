@@ -53,7 +53,7 @@ async fn an_unchanged_document_is_not_sent_again() {
     assert_eq!((first.status, &first.validators), (Some(200), &expected));
     let again = FetchRequest {
         validators: Some(&first.validators),
-        ..request(&url, FetchPurpose::Page, Duration::from_secs(20))
+        ..request(&url, FetchPurpose::Page, AMPLE)
     };
     let second = web.fetch(&again).await;
     assert_eq!((second.status, second.bytes, &second.failure), (Some(304), 0, &None));
@@ -132,7 +132,7 @@ async fn the_exchange_is_kept_if_requested() {
     let web = Fetcher::new(&config()).unwrap().with_spools(Spools::open(directory.path()).unwrap());
     let url = origin.url("/");
     let keep = KeepBodies { raw: true, decoded: true };
-    let whole = FetchRequest { keep, ..request(&url, FetchPurpose::Page, Duration::from_secs(20)) };
+    let whole = FetchRequest { keep, ..request(&url, FetchPurpose::Page, AMPLE) };
     for round in 0..2 {
         let fetched = web.fetch(&whole).await;
         assert_eq!(text(fetched.body.as_ref().unwrap()), page);
@@ -165,8 +165,7 @@ async fn a_truncated_body_is_kept_as_far_as_it_arrived() {
     ] {
         let url = Origin::answering(answer).await.url("/");
         let keep = KeepBodies { raw: true, decoded: false };
-        let request =
-            FetchRequest { keep, ..request(&url, FetchPurpose::Page, Duration::from_secs(20)) };
+        let request = FetchRequest { keep, ..request(&url, FetchPurpose::Page, AMPLE) };
         let fetched = web.fetch(&request).await;
         failed(&fetched, reason, "");
         let exchange = fetched.exchange.unwrap();
@@ -190,7 +189,7 @@ async fn the_limit_per_address_covers_all_its_names() {
         }
     })
     .await;
-    let web = Fetcher::new(&one_connection(Duration::from_secs(2))).unwrap();
+    let web = Fetcher::new(&one_connection(Duration::from_secs(5))).unwrap();
     let (first, second) = (origin.url("/1"), origin.url("/2"));
     let (fetched, late) = tokio::join!(web.page(&first), async {
         request_arrived.recv().await.unwrap();

@@ -269,7 +269,7 @@ async fn http2_is_used_where_it_is_offered() {
     failed(&web.page(&https(&origin, "a.example", "/flood")).await, Reason::HeadTooLarge, "256");
     let url = https(&origin, "a.example", "/x?y");
     let keep = KeepBodies { raw: true, decoded: false };
-    let kept = FetchRequest { keep, ..request(&url, FetchPurpose::Page, Duration::from_secs(20)) };
+    let kept = FetchRequest { keep, ..request(&url, FetchPurpose::Page, AMPLE) };
     let exchange = web.fetch(&kept).await.exchange.unwrap();
     let head = String::from_utf8(exchange.request_head).unwrap();
     let host = format!("a.example:{}", origin.address.port());
@@ -323,8 +323,7 @@ async fn an_empty_http2_frame_may_be_anywhere() {
     let url = https(&origin, "a.example", "/");
     let keep = KeepBodies { raw: true, decoded: false };
     for _ in 0..2 {
-        let kept =
-            FetchRequest { keep, ..request(&url, FetchPurpose::Page, Duration::from_secs(20)) };
+        let kept = FetchRequest { keep, ..request(&url, FetchPurpose::Page, AMPLE) };
         let fetched = web.fetch(&kept).await;
         assert_eq!((&fetched.failure, fetched.hash), (&None, Some(blake3::hash(PAGE))));
         assert_eq!(fetched.exchange.unwrap().truncated, None);
@@ -348,7 +347,7 @@ async fn a_permit_is_for_the_address_that_was_connected_to() {
     let down: IpAddr = "127.0.0.99".parse().unwrap();
     // Nothing listens at that address: the origin uses its port at one address only.
     let names = Names(Mutex::new(vec![vec![down, LOCALHOST], vec![LOCALHOST]]));
-    let config = one_connection(Duration::from_secs(2));
+    let config = one_connection(Duration::from_secs(5));
     let web = web(&config, Arc::new(names), RootCertStore::empty());
     let url = |name: &str| format!("http://{name}:{}/", origin.address.port()).parse().unwrap();
     let (first, second): (CanonicalUrl<'_>, CanonicalUrl<'_>) =

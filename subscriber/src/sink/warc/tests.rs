@@ -435,9 +435,10 @@ fn live() -> Life {
 fn after_a_crash_at_any_byte_every_page_is_in_the_files_once() {
     let life = live();
     for length in 0..=life.bytes.len() {
-        let marks =
-            life.marks.iter().filter(|(_, safe, _)| *safe <= length).map(Some).chain([None]);
-        for mark in marks {
+        let marks = life.marks.iter().filter(|(_, safe, _)| *safe <= length);
+        // Older marks, and none, are rarer than the newest.
+        let marks_max = if length % 8 == 0 { usize::MAX } else { 1 };
+        for mark in [None].into_iter().chain(marks.map(Some)).rev().take(marks_max) {
             let output = Output::new();
             fs::create_dir(output.folder.path().join("out")).unwrap();
             fs::write(output.folder.path().join("out").join(&life.name), &life.bytes[..length])

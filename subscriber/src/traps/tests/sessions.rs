@@ -14,7 +14,7 @@ use super::super::*;
 use super::honest_sites::{Pages, calendar, chain, facets, graph, list, name, numbered, products};
 use crate::traps::sessions::{SESSION_EVIDENCE_MIN, SESSION_PARAMS_MAX};
 
-const SEEDS: std::ops::Range<u64> = 0..30;
+const SEEDS: std::ops::Range<u64> = 0..10;
 
 fn pass() -> PassKey {
     PassKey::new(1, "a", 1)

@@ -150,7 +150,7 @@ async fn links_that_a_group_had_no_room_for_are_sent_when_the_page_comes_again()
 #[tokio::test]
 async fn a_request_without_room_for_it_counts_as_not_made() {
     let mut site = Site::start(plain_site).await;
-    let connect_timeout = Duration::from_millis(100);
+    let connect_timeout = Duration::from_secs(1);
     let set = |config: &mut CrawlerConfig| {
         (config.fetch.connect.per_address, config.fetch.connect.timeout) =
             (Some(1), connect_timeout);
