@@ -89,12 +89,14 @@ fn timers_are_run_before_a_page_is_read_and_endless_ones_end() {
         let origin = Origin::new("");
         // The page settles before its time is over only if its clock is moved forward.
         let flags = [isolation, "settle-ms=600000", "time-ms=60000"];
-        let pages = render(&origin, &flags, &["/late", "/ticker"]);
-        assert!(pages[0]["html"].as_str().unwrap().contains("late: /made"), "{}", pages[0]);
-        assert_eq!(pages[0]["cut"], Value::Null);
+        let late = &render(&origin, &flags, &["/late"])[0];
+        assert!(late["html"].as_str().unwrap().contains("late: /made"), "{late}");
+        assert_eq!(late["cut"], Value::Null);
+        let flags = [isolation, "settle-ms=600000", "time-ms=10000"];
+        let ticker = &render(&origin, &flags, &["/ticker"])[0];
         // On a busy machine, a page that never pauses is taken for hanging.
         let hangs = "the page hangs: its time is over";
-        assert!(pages[1]["cut"] == "Time" || pages[1]["error"] == hangs, "{}", pages[1]);
+        assert!(ticker["cut"] == "Time" || ticker["error"] == hangs, "{ticker}");
     }
 }
 

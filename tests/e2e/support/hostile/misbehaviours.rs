@@ -50,13 +50,13 @@ fn compressed_zeros(cell: &'static OnceLock<Vec<u8>>, command: &str) -> Vec<u8> 
 
 pub(super) fn gzip_bomb() -> Vec<u8> {
     static CELL: OnceLock<Vec<u8>> = OnceLock::new();
-    let body = compressed_zeros(&CELL, "head -c 1G /dev/zero | gzip -1");
+    let body = compressed_zeros(&CELL, "head -c 256M /dev/zero | gzip -1");
     response("200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip", body)
 }
 
 pub(super) fn gzip_twice_bomb() -> Vec<u8> {
     static CELL: OnceLock<Vec<u8>> = OnceLock::new();
-    let body = compressed_zeros(&CELL, "head -c 1G /dev/zero | gzip -9 | gzip -9");
+    let body = compressed_zeros(&CELL, "head -c 256M /dev/zero | gzip -9 | gzip -9");
     response("200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip, gzip", body)
 }
 
@@ -212,14 +212,14 @@ pub(crate) const MISBEHAVIOURS: &[(&str, &str, Misbehaviour)] = &[
         "failed too-large|failed timeout",
         Repeats(
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: text/html\r\n\r\n",
-            || b"10\r\n<p>0123456789</p\r\n".repeat(3000),
+            || [b"1000\r\n", &*b"<p>0123456789</p".repeat(256), b"\r\n"].concat(),
         ),
     ),
     (
         "endless-tiny-chunks",
         "failed timeout|failed too-large|failed bad-http",
         Repeats(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", || {
-            b"1\r\nx\r\n".repeat(3000)
+            b"8\r\nxxxxxxxx\r\n".repeat(3000)
         }),
     ),
     (
