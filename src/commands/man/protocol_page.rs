@@ -1,6 +1,7 @@
 //! The manual page of the protocol: its pages in the language of manual pages.
 
 use clap_mangen::roff::{Inline, Roff, bold, roman};
+use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd, TextMergeStream};
 use tidings_protocol::SPECIFICATION;
 
 use super::head;
@@ -9,173 +10,171 @@ const ABOUT: &str = "line protocol of Tidings";
 
 /// The page.
 pub(super) fn page() -> String {
-    let mut writer = Writer::new(head("tidings-protocol", "7", ABOUT));
-    writer.heading("SH", "DESCRIPTION");
+    let mut writer = Writer { roff: head("tidings-protocol", "7", ABOUT), ..Writer::default() };
+    writer.roff.control("SH", ["DESCRIPTION"]);
     // The title of the first page says what that of the manual page says.
-    SPECIFICATION.lines().skip(1).for_each(|line| writer.line(line));
-    writer.heading("SH", "SEE ALSO");
+    writer.markdown(SPECIFICATION.split_once('\n').map_or("", |(_, text)| text));
+    writer.roff.control("SH", ["SEE ALSO"]);
     writer.roff.text([roman("tidings(1), tidings.toml(5)")]);
     writer.roff.to_roff()
 }
 
-/// Converts the parts of Markdown that the pages have.
+/// A text in parts, and whether each is bold.
+type Text = Vec<(String, bool)>;
+
+/// Converts what the pages have of Markdown: code and strong text become bold, links their text, and
+/// a row of a table a paragraph behind its first cell.
+#[derive(Default)]
 struct Writer {
     roff: Roff,
-    /// How deep the text stands in lists.
-    depth: usize,
-    paragraph: String,
-    /// Directly behind a heading, where no macro begins a paragraph.
-    is_behind_heading: bool,
-    /// The spaces before a block of code, inside of it.
-    code: Option<usize>,
-    /// The headings of a table, inside of it.
+    /// How many lists the text stands in.
+    lists: usize,
+    is_strong: bool,
+    is_code: bool,
+    /// Directly behind a heading or the mark of an item, where no macro begins a paragraph.
+    is_begun: bool,
+    /// The present paragraph, heading or cell.
+    text: Text,
+    /// The cells of the present row.
+    cells: Vec<Text>,
+    /// The headings of the present table.
     columns: Vec<String>,
 }
 
 impl Writer {
-    fn new(roff: Roff) -> Self {
-        let (paragraph, columns) = (String::new(), Vec::new());
-        Self { roff, depth: 0, paragraph, is_behind_heading: false, code: None, columns }
+    fn markdown(&mut self, markdown: &str) {
+        let parser = Parser::new_ext(markdown, Options::ENABLE_TABLES);
+        TextMergeStream::new(parser).for_each(|event| self.event(event));
     }
 
-    fn line(&mut self, line: &str) {
-        let text = line.trim_start();
-        let spaces = line.len() - text.len();
-        if let Some(before) = self.code {
-            if text.starts_with("```") {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Start(tag) => self.start(&tag),
+            Event::End(tag) => self.end(tag),
+            Event::Text(code) if self.is_code => {
+                for line in code.lines() {
+                    self.roff.text([roman(line)]);
+                }
+            }
+            Event::Text(text) | Event::InlineHtml(text) => {
+                self.text.push((text.into_string(), self.is_strong));
+            }
+            Event::Code(text) => self.text.push((text.into_string(), true)),
+            Event::SoftBreak | Event::HardBreak => self.text.push((" ".to_owned(), false)),
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, tag: &Tag<'_>) {
+        match tag {
+            Tag::Strong => self.is_strong = true,
+            Tag::Paragraph => self.begin_paragraph(),
+            Tag::List(_) => {
+                self.begin_nested();
+                self.lists += 1;
+            }
+            Tag::Item => {
+                self.roff.control("IP", ["\\(bu", "2"]);
+                self.is_begun = true;
+            }
+            Tag::CodeBlock(_) => {
+                self.begin_nested();
+                if !std::mem::take(&mut self.is_begun) {
+                    self.roff.control("PP", []);
+                }
+                self.roff.control("nf", []);
+                self.is_code = true;
+            }
+            Tag::Table(_) => self.begin_nested(),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        match tag {
+            TagEnd::Strong => self.is_strong = false,
+            TagEnd::Heading(level) => {
+                let name = if level == HeadingLevel::H1 { "SH" } else { "SS" };
+                self.roff.control(name, [&*plain(&std::mem::take(&mut self.text))]);
+                self.is_begun = true;
+            }
+            TagEnd::Paragraph | TagEnd::Item => self.end_paragraph(),
+            TagEnd::List(_) => {
+                self.lists -= 1;
+                self.end_nested();
+            }
+            TagEnd::CodeBlock => {
+                self.is_code = false;
                 self.roff.control("fi", []);
-                self.code = None;
-            } else {
-                self.roff.text([roman(line.get(before..).unwrap_or_default())]);
+                self.end_nested();
             }
-            return;
-        }
-        if !text.starts_with('|') {
-            self.columns.clear();
-        }
-        if text.starts_with("```") {
-            self.begin(spaces / 2, "PP", &[]);
-            self.roff.control("nf", []);
-            self.code = Some(spaces);
-        } else if let Some(title) = text.strip_prefix("# ") {
-            self.heading("SH", title);
-        } else if text.starts_with("## ") || text.starts_with("### ") {
-            self.heading("SS", text.trim_start_matches(['#', ' ']));
-        } else if text.starts_with('|') {
-            self.row(spaces / 2, text);
-        } else if let Some(item) = text.strip_prefix("- ") {
-            self.begin(spaces / 2, "IP", &["\\(bu", "2"]);
-            item.clone_into(&mut self.paragraph);
-        } else if text.is_empty() {
-            self.end_paragraph();
-        } else if !self.paragraph.is_empty() {
-            self.paragraph.push(' ');
-            self.paragraph.push_str(text);
-        } else {
-            match (spaces / 2).checked_sub(1) {
-                Some(depth) => self.begin(depth, "IP", &[]),
-                None => self.begin(0, "PP", &[]),
+            TagEnd::Table => self.end_nested(),
+            TagEnd::TableCell => self.cells.push(std::mem::take(&mut self.text)),
+            TagEnd::TableHead => {
+                self.columns =
+                    std::mem::take(&mut self.cells).iter().map(|text| plain(text)).collect();
             }
-            text.clone_into(&mut self.paragraph);
+            TagEnd::TableRow => self.end_row(),
+            _ => {}
         }
     }
 
-    fn heading(&mut self, name: &str, title: &str) {
-        self.end_paragraph();
-        self.nest(0);
-        self.roff.control(name, [title]);
-        self.is_behind_heading = true;
-    }
-
-    /// Begins a paragraph with this macro.
-    fn begin(&mut self, depth: usize, name: &str, arguments: &[&str]) {
-        self.end_paragraph();
-        self.nest(depth);
-        if name != "PP" || !std::mem::take(&mut self.is_behind_heading) {
-            self.roff.control(name, arguments.iter().copied());
+    fn begin_paragraph(&mut self) {
+        if !std::mem::take(&mut self.is_begun) {
+            self.roff.control(if self.lists > 0 { "IP" } else { "PP" }, []);
         }
-        self.is_behind_heading = false;
-    }
-
-    fn nest(&mut self, depth: usize) {
-        let (name, arguments) =
-            if depth > self.depth { ("RS", &["2"][..]) } else { ("RE", &[][..]) };
-        for _ in 0..depth.abs_diff(self.depth) {
-            self.roff.control(name, arguments.iter().copied());
-        }
-        self.depth = depth;
     }
 
     fn end_paragraph(&mut self) {
-        let paragraph = std::mem::take(&mut self.paragraph);
-        if !paragraph.is_empty() {
-            self.roff.text(inlines(&paragraph));
+        if !self.text.is_empty() {
+            self.roff.text(inlines(std::mem::take(&mut self.text)));
+            self.is_begun = false;
         }
     }
 
-    /// A row becomes a paragraph behind its first cell, in which the other cells have the names of
-    /// their columns.
-    fn row(&mut self, depth: usize, text: &str) {
-        let cells = text.replace("\\|", "\0");
-        let cells = cells.trim_matches('|').split('|').map(|cell| cell.trim().replace('\0', "|"));
-        let cells: Vec<_> = cells.collect();
-        if self.columns.is_empty() {
-            self.columns = cells;
-            return;
+    /// Begins a list, code or a table, which is indented in an item.
+    fn begin_nested(&mut self) {
+        self.end_paragraph();
+        if self.lists > 0 {
+            self.roff.control("RS", ["2"]);
         }
-        let columns = self.columns.iter().zip(&cells).filter(|(_, cell)| !cell.is_empty());
-        let mut columns = columns.map(|(name, cell)| match name.as_str() {
-            _ if self.columns.len() < 3 => cell.clone(),
-            "" => cell.clone(),
-            name => format!("{name}: {cell}"),
-        });
-        let first = cells.iter().find(|cell| !cell.is_empty()).cloned().unwrap_or_default();
-        if first.starts_with("---") {
-            return;
+    }
+
+    fn end_nested(&mut self) {
+        if self.lists > 0 {
+            self.roff.control("RE", []);
         }
-        let rest = columns.by_ref().skip(1).collect::<Vec<_>>().join("; ");
-        self.begin(depth, "TP", &[]);
-        self.roff.text(inlines(&first));
+    }
+
+    /// In a table of more than two columns, each cell behind the first has the name of its column.
+    fn end_row(&mut self) {
+        let cells = std::mem::take(&mut self.cells);
+        let mut cells = self.columns.iter().zip(cells).filter(|(_, cell)| !cell.is_empty());
+        let first = cells.next().map(|(_, cell)| cell).unwrap_or_default();
+        let mut rest = Text::new();
+        for (name, cell) in cells {
+            let separator = if rest.is_empty() { "" } else { "; " };
+            let is_named = self.columns.len() > 2 && !name.is_empty();
+            let name = if is_named { format!("{name}: ") } else { String::new() };
+            rest.push((format!("{separator}{name}"), false));
+            rest.extend(cell);
+        }
+        self.is_begun = false;
+        self.roff.control("TP", []);
+        self.roff.text(inlines(first));
         if !rest.is_empty() {
-            self.roff.text(inlines(&rest));
+            self.roff.text(inlines(rest));
         }
     }
 }
 
-/// Code and strong text become bold, links their text.
-fn inlines(text: &str) -> Vec<Inline> {
-    let (mut parts, mut rest, mut plain) = (Vec::new(), text, String::new());
-    while let Some(at) = rest.find(['`', '[', '*']) {
-        let (before, behind) = rest.split_at(at);
-        plain.push_str(before);
-        let mark = if behind.starts_with("**") { "**" } else { &behind[..1] };
-        let inner = &behind[mark.len()..];
-        let (found, is_bold) = match mark {
-            "[" => (inner.split_once("](").and_then(link), false),
-            _ if mark == "*" => (None, false),
-            mark => (inner.split_once(mark), true),
-        };
-        let Some((inner, after)) = found else {
-            plain.push_str(mark);
-            rest = inner;
-            continue;
-        };
-        if is_bold {
-            parts.extend([roman(std::mem::take(&mut plain)), bold(inner)]);
-        } else {
-            plain.push_str(inner);
-        }
-        rest = after;
-    }
-    plain.push_str(rest);
-    parts.push(roman(plain));
-    parts
+fn plain(text: &Text) -> String {
+    text.iter().map(|(part, _)| part.as_str()).collect()
 }
 
-/// The text of a link and what follows the link, from the text before and behind `](`.
-fn link<'a>((text, target): (&'a str, &'a str)) -> Option<(&'a str, &'a str)> {
-    let (_, after) = target.split_once(')')?;
-    (!text.contains([']', '['])).then_some((text, after))
+fn inlines(text: Text) -> Vec<Inline> {
+    let part = |(part, is_bold)| if is_bold { bold(part) } else { roman(part) };
+    text.into_iter().map(part).collect()
 }
 
 #[cfg(test)]
@@ -186,10 +185,9 @@ mod tests {
 
     #[track_caller]
     fn assert_roff(markdown: &str, expected: &str) {
-        let mut writer = Writer::new(Roff::new());
-        markdown.lines().for_each(|line| writer.line(line));
-        writer.heading("SH", "END");
-        assert_eq!(writer.roff.to_roff(), format!("{expected}.SH END\n"));
+        let mut writer = Writer::default();
+        writer.markdown(markdown);
+        assert_eq!(writer.roff.to_roff(), expected);
     }
 
     #[test]
