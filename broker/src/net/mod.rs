@@ -17,8 +17,6 @@ mod listener;
 mod metrics;
 mod registry;
 mod stream;
-#[cfg(test)]
-mod tls_pair;
 mod topic_commands;
 pub(crate) mod unix;
 

@@ -528,3 +528,30 @@ fn config_show_hides_the_path_of_a_chat() {
     let line = shown.iter().find(|line| line.contains("push = ")).unwrap();
     assert!(line.contains("https://a.example/HIDDEN") && !line.contains("hush"), "{line}");
 }
+
+#[test]
+#[ignore = "needs foreign programs"]
+fn a_push_to_an_address_inside_is_refused_in_every_notation() {
+    let receiver = CallbackServer::start();
+    let hosts =
+        ["127.0.0.1", "2130706433", "[::ffff:7f00:1]", "127.0.0.1.", "localhost", "10.0.0.1"];
+    let table = |(at, host): (usize, &&str)| {
+        let url = format!("http://{host}:{}/204/inside", receiver.port);
+        push_table(&format!("p{at}"), &url, "")
+    };
+    let config: String = hosts.iter().enumerate().map(table).collect();
+    let server = Server::start_in(folder_with(&config), &BROKER[..3], |_| ());
+    for at in 0..hosts.len() {
+        set_group(&server, &format!("push-p{at}"), "max-attempts=1");
+    }
+    publish(&server, &["http://a.example/"]);
+    for (at, host) in hosts.iter().enumerate() {
+        let group = format!("push-p{at}");
+        wait_for_group(&server, &group, "dead-kept", 1);
+        let dead = run_json_at(&server, &["dead", "ls", "--group", &group]);
+        assert!(dead[0]["last"].as_str().unwrap().starts_with("address:_"), "{host}: {dead}");
+        let line = server.process.wait_for_line_with(&format!("group={group}"));
+        assert!(line.contains("does not accept events: address: "), "{line}");
+    }
+    assert!(receiver.requests_so_far().is_empty());
+}

@@ -206,6 +206,29 @@ fn a_damaged_group_is_reported_repaired_and_serves_its_tasks_again() {
 }
 
 #[test]
+fn an_interrupted_repair_is_reported_and_completed() {
+    for by_start in [false, true] {
+        let (folder, _) = damaged_folder();
+        let groups = folder.path().join("tidings-data/groups");
+        run_tidings(folder.path(), &REPAIR).expect_code(0);
+        // Undoes the last step of the repair.
+        fs::rename(groups.join("thumbs"), groups.join("~thumbs~repair")).unwrap();
+        let found = run_read_only(folder.path(), &VERIFY, 1);
+        assert!(found.contains("group thumbs: ") && found.contains("was cut short"), "{found}");
+        if !by_start {
+            let output = run_tidings(folder.path(), &REPAIR).expect_code(0).stdout();
+            assert!(output[1].contains("an earlier repair was interrupted"), "{output:#?}");
+            run_read_only(folder.path(), &VERIFY, 0);
+        }
+        let server = Server::start_in(folder, &["broker"], |_| ());
+        if by_start {
+            server.process.wait_for_line_with("its repair was cut short, and is complete now");
+        }
+        take_tasks(&server, "thumbs", TASKS);
+    }
+}
+
+#[test]
 fn a_damaged_group_that_is_set_aside_can_be_created_again() {
     let (folder, _) = damaged_folder();
     let set_aside = [&REPAIR[..], &["--set-aside"]].concat();

@@ -10,6 +10,7 @@ pub(crate) mod groups;
 mod host_commands;
 mod job_completion;
 mod lists;
+mod poison_task;
 mod python_worker;
 mod rendered_tasks;
 mod retirement;

@@ -84,7 +84,6 @@ async fn end_of_a_job_does_not_wait_for_outcomes_that_cannot_be_published() {
     topics.close();
 }
 
-// PROTOCOL: J4
 #[tokio::test]
 async fn a_wait_for_a_job_is_answered_when_the_outcomes_of_its_pages_are_safe() {
     let mut rig = Rig::start(SimulatedDisk::new(1), Sync::Always, None, |_| ());

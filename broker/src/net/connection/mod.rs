@@ -14,7 +14,7 @@ mod staged_links;
 mod subscribe;
 mod subscriptions;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod worker;
 
 use std::future::poll_fn;

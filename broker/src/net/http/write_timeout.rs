@@ -230,7 +230,7 @@ mod tests {
     use tokio_rustls::client::TlsStream;
 
     use super::*;
-    use crate::net::tls_pair::{drive_io, read_now, tls_pair};
+    use crate::net::connection::tests::tls_pair::{drive_io, read_now, tls_pair};
 
     /// The write timeout of the tests; the clock is paused and only `advance` moves it.
     const WRITE_TIMEOUT: Duration = Duration::from_secs(30);

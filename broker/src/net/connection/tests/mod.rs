@@ -7,6 +7,7 @@ mod filters;
 mod groups;
 mod pressure;
 mod tls;
+pub(in crate::net) mod tls_pair;
 
 use std::time::Duration;
 

@@ -13,10 +13,10 @@ use tokio::io::{ReadHalf, WriteHalf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::tls_pair::{read_now, tls_pair};
 use super::*;
 use crate::TlsConfig;
 use crate::mailbox::{ConnMessage, GroupBatch};
-use crate::net::tls_pair::{read_now, tls_pair};
 
 /// A broker with TLS, and a connector that trusts its certificate.
 async fn start_tls_broker(limits: Limits) -> (Broker, TlsConnector, TempDir) {
