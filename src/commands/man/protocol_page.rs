@@ -111,8 +111,7 @@ impl Writer {
             TagEnd::Table => self.end_nested(),
             TagEnd::TableCell => self.cells.push(std::mem::take(&mut self.text)),
             TagEnd::TableHead => {
-                self.columns =
-                    std::mem::take(&mut self.cells).iter().map(|text| plain(text)).collect();
+                self.columns = std::mem::take(&mut self.cells).iter().map(plain).collect();
             }
             TagEnd::TableRow => self.end_row(),
             _ => {}
