@@ -12,6 +12,7 @@ const ABOUT: &str = "line protocol of Tidings";
 pub(super) fn page() -> String {
     let mut writer = Writer { roff: head("tidings-protocol", "7", ABOUT), ..Writer::default() };
     writer.roff.control("SH", ["DESCRIPTION"]);
+    writer.is_begun = true;
     // The title of the first page says what that of the manual page says.
     writer.markdown(SPECIFICATION.split_once('\n').map_or("", |(_, text)| text));
     writer.roff.control("SH", ["SEE ALSO"]);

@@ -549,7 +549,7 @@ fn a_push_to_an_address_inside_is_refused_in_every_notation() {
         let group = format!("push-p{at}");
         wait_for_group(&server, &group, "dead-kept", 1);
         let dead = run_json_at(&server, &["dead", "ls", "--group", &group]);
-        assert!(dead[0]["last"].as_str().unwrap().starts_with("address:_"), "{host}: {dead}");
+        assert!(dead[0]["last"].as_str().unwrap().starts_with("address:_"), "{host}: {dead:?}");
         let line = server.process.wait_for_line_with(&format!("group={group}"));
         assert!(line.contains("does not accept events: address: "), "{line}");
     }
