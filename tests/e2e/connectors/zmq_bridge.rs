@@ -7,6 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::line_connection::LineConnection;
+use crate::support::ports::free_address;
 use crate::support::process::{Process, Server, run_tidings, tidings_command};
 use crate::support::wait::wait_until;
 use crate::support::zmq::{ZmqServer, message, start_peer};
@@ -126,7 +127,8 @@ fn an_unreachable_broker_prevents_the_start() {
 #[ignore = "needs foreign programs"]
 fn the_bridge_reconnects_to_either_side() {
     let server = Server::start_broker();
-    let (mut old, at) = start_publisher("tcp://127.0.0.1:*");
+    // Not a port that an outgoing connection may take between the two publishers.
+    let (mut old, at) = start_publisher(&format!("tcp://{}", free_address()));
     let bridge = start_bridge(&server, &["--connect", &at, "--topic", "t"]);
     let mut connection = LineConnection::connect_client(server.address);
     assert_eq!(connection.request("SUB t"), "+OK");

@@ -102,7 +102,7 @@ impl Connection {
                 Poll::Ready(Err(_)) => return IoStatus::Closed,
                 Poll::Ready(Ok(())) => filled += buffer.filled().len(),
             }
-            if self.output.is_closed() && filled == leftover {
+            if self.is_write_closed && filled == leftover {
                 // A write has already failed, and all input that arrived before is read.
                 return IoStatus::Closed;
             }

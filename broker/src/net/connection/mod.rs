@@ -73,6 +73,9 @@ pub(super) struct Connection {
     /// shows that it is a client.
     is_peer: bool,
     output: Output,
+    /// The remote end has closed and receives nothing more. Lines that it sent before are still
+    /// processed. Not in `Output`, where it would make each connection larger by a word.
+    is_write_closed: bool,
     /// Set once the connection is closing; from then on no commands are read.
     closing: Option<Box<Closing>>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -112,6 +115,7 @@ impl Connection {
             subscriptions: Subscriptions::default(),
             is_peer: true,
             output: Output::default(),
+            is_write_closed: false,
             closing: None,
             timer: None,
         }

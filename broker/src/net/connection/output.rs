@@ -27,9 +27,6 @@ pub(super) struct Output {
     queue: OutboundQueue,
     /// The topic's id and the slot in which the connection waits for an event to become durable.
     durable_waiter: Option<(u64, WaiterSlot)>,
-    /// The remote end has closed and receives nothing more. Lines that it sent before are still
-    /// processed.
-    is_closed: bool,
 }
 
 impl Output {
@@ -45,11 +42,6 @@ impl Output {
 
     pub(super) fn drop_tasks(&mut self) {
         self.tasks = BytesMut::new();
-    }
-
-    /// Whether the remote end has closed and receives nothing more.
-    pub(super) fn is_closed(&self) -> bool {
-        self.is_closed
     }
 
     /// Restarts the time of a stall, because the socket accepted bytes that TLS had buffered.
@@ -97,7 +89,7 @@ impl Connection {
 
     /// Writes once, if there is something to write and the socket accepts it.
     pub(super) fn poll_output(&mut self, cx: &mut Context<'_>) -> IoStatus {
-        if self.output.is_closed {
+        if self.is_write_closed {
             return self.discard_output(cx.waker());
         }
         if self.output.queue.stalled_since().is_some()
@@ -149,7 +141,7 @@ impl Connection {
         if !is_remote_closed || self.closing.is_some() {
             return IoStatus::Closed;
         }
-        self.output.is_closed = true;
+        self.is_write_closed = true;
         self.subscriptions.clear();
         IoStatus::Progress
     }
