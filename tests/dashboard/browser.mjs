@@ -82,7 +82,8 @@ export async function launchWithHiddenTabs() {
     await disconnect();
     shell.stdin.end();
     await ended;
-    rmSync(profile, { recursive: true, force: true, maxRetries: 5 });
+    // Its processes write for a moment after it has ended.
+    rmSync(profile, { recursive: true, force: true, maxRetries: 50 });
   };
   return browser;
 }
