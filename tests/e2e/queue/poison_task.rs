@@ -15,7 +15,7 @@ const LOSSES_MAX: usize = 4;
 fn a_page_that_kills_its_workers_becomes_the_only_dead_letter() {
     let server = Server::start_broker();
     let mut client = LineConnection::connect_client(server.address);
-    client.request_ok("GROUP create team topics=t delay=0 lease=1s");
+    client.request_ok("GROUP create team topics=t delay=0 lease=5s");
     client.request_ok("JOB open job group=team");
     let good = (0..GOOD).map(|host| format!("http://h{host}.example/"));
     for url in good.chain([POISON.to_owned()]) {

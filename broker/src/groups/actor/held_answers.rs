@@ -1,5 +1,5 @@
 //! Answers of the group. Those to `wait` and `watch` of a job are sent once the outcomes of its pages
-//! are safe on `page-ready`, so that whoever has waited finds all of them there.
+//! are safe on `page-ready`, so that a client that has waited finds all of them there.
 
 use std::collections::VecDeque;
 
@@ -37,8 +37,8 @@ impl GroupActor {
         }
     }
 
-    /// The serials of the outcomes that are not safe on their topic. None while they cannot be
-    /// published: the end of a job does not wait for that either.
+    /// The serials of the outcomes that are not safe on their topic. None while a topic of the group
+    /// fails, because that may last.
     fn unsafe_outcomes(&self) -> impl Iterator<Item = u64> {
         let outcomes = self.group.unpublished().filter(|(_, topic, _)| *topic == PAGE_READY_TOPIC);
         outcomes.map(|(serial, ..)| serial).filter(|_| self.announce_at.is_none())
