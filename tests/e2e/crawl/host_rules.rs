@@ -182,6 +182,7 @@ fn start_job(server: &Server, origin: &Origin) {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn parts_of_rendered_pages_obey_rules_and_the_never_list() {
     let origin = Origin::serve_with(Site { hosts: 6, ..Site::default() }, |hit| match &*hit.path {
         "/p/0" => Some(page_with_scripts(
@@ -227,6 +228,7 @@ fn parts_of_rendered_pages_obey_rules_and_the_never_list() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_block_is_answered_after_the_last_request_for_a_part() {
     let (arrive, arrival) = mpsc::channel();
     let (open, gate) = mpsc::channel::<()>();
@@ -274,6 +276,7 @@ fn a_block_is_answered_after_the_last_request_for_a_part() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn pages_without_parts_that_a_rule_forbids_say_nothing_about_what_rendering_adds() {
     const PAGES: usize = 12;
     let origin = Origin::serve_with(Site { hosts: 2, ..Site::default() }, |hit| {

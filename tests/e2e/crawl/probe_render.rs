@@ -50,6 +50,7 @@ fn allow_first() -> String {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_page_is_shown_as_fetched_and_as_rendered() {
     let (origin, folder) = (origin(), TempDir::new().unwrap());
     let url = origin.url(0, "/moved");
@@ -94,6 +95,7 @@ fn a_page_is_shown_as_fetched_and_as_rendered() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn the_text_shows_both_pages_and_each_request() {
     let (origin, folder) = (origin(), TempDir::new().unwrap());
     let url = origin.url(0, "/");
@@ -117,6 +119,7 @@ fn the_text_shows_both_pages_and_each_request() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn what_cannot_be_rendered_is_a_failure_with_its_reason() {
     let (origin, folder) = (origin(), TempDir::new().unwrap());
     let (page, allow) = (origin.url(0, "/"), allow_first());
@@ -142,6 +145,7 @@ fn what_cannot_be_rendered_is_a_failure_with_its_reason() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_page_that_fails_in_the_browser_is_a_failure() {
     let origin = Origin::serve_with(Site::default(), |_| {
         Some(html_response("<a href=/x>x</a><script>window.close()</script>"))

@@ -75,6 +75,7 @@ fn count(log: &RequestLog, host: Ipv4Addr, path: &str) -> usize {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_site_made_by_script_is_crawled_with_one_request_at_a_time() {
     let site = Site { hosts: 3, response_delay: Duration::from_millis(20), ..Site::default() };
     let origin = Origin::serve_with(site, app);
@@ -105,6 +106,7 @@ fn a_site_made_by_script_is_crawled_with_one_request_at_a_time() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn only_what_the_rule_names_is_rendered() {
     let origin = Origin::serve_with(Site { pages: 3, ..Site::default() }, app);
     let seeds = [origin.url(0, "/p/0"), origin.url(0, "/app/0"), origin.url(0, "/app/2")];
@@ -120,6 +122,7 @@ fn only_what_the_rule_names_is_rendered() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn robots_txt_and_addresses_count_for_parts() {
     // Parts from a host with robots.txt that forbids one of them, and from a private address.
     let site =
@@ -165,6 +168,7 @@ fn robots_txt_and_addresses_count_for_parts() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_host_that_asks_clients_to_wait_is_asked_for_no_part_and_no_page() {
     const RETRY_AFTER: Duration = Duration::from_secs(4);
     let origin = Origin::serve_with(Site { hosts: 2, ..Site::default() }, |hit| {
@@ -202,6 +206,7 @@ fn a_host_that_asks_clients_to_wait_is_asked_for_no_part_and_no_page() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn what_is_no_page_is_not_rendered_and_keeps_its_meaning() {
     let origin = Origin::serve_with(Site { pages: 1, ..Site::default() }, |hit| match &*hit.path {
         "/style" => Some(full_response("200 OK", "Content-Type: text/css\r\n", "a {}")),
@@ -220,6 +225,7 @@ fn what_is_no_page_is_not_rendered_and_keeps_its_meaning() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_page_that_hangs_or_leaves_costs_only_itself() {
     let origin = Origin::serve_with(Site { hosts: 4, ..Site::default() }, |hit| {
         let page =
@@ -271,6 +277,7 @@ fn descendants(id: u32) -> BTreeSet<(u32, String)> {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_killed_crawler_leaves_no_browser_and_loses_no_page() {
     let site = Site { response_delay: Duration::from_millis(200), ..Site::default() };
     let origin = Origin::serve_with(site, app);
@@ -298,6 +305,7 @@ fn a_killed_crawler_leaves_no_browser_and_loses_no_page() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_job_that_needs_a_browser_waits_for_a_crawler_with_one() {
     let origin = Origin::serve_with(Site::default(), app);
     let server = Server::start_up(&["--allow-private", "--delay=0"]);
@@ -323,6 +331,7 @@ fn a_job_that_needs_a_browser_waits_for_a_crawler_with_one() {
 }
 
 #[test]
+#[ignore = "needs foreign programs"]
 fn a_crawler_without_a_browser_passes_empty_pages_on() {
     let origin = Origin::serve_with(Site { pages: 2, ..Site::default() }, app);
     let server = Server::start_up(&["--allow-private", "--delay=0", "--jsonl=plain.jsonl"]);
