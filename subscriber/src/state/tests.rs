@@ -58,11 +58,13 @@ async fn two_crawlers_can_share_a_data_directory() {
         let state = if number % 2 == 0 { &one } else { &two };
         state.store("a", &number.to_string(), value(number.to_string()), LATER);
     }
-    // Both answers show that both have written.
-    assert_eq!(one.load("a", "0").await, Some(value("0")));
-    assert_eq!(two.load("a", "1").await, Some(value("1")));
+    // A synced write is answered when it is committed, and with it those before it. A read is answered
+    // before the commit of the writes around it.
+    for (state, key) in [(&one, "200"), (&two, "201")] {
+        assert_eq!(state.store_synced("a", key, value(key), LATER).await, Ok(()));
+    }
     let found =
-        join_all((0..200).map(async |number: i32| one.load("a", &number.to_string()).await));
+        join_all((0..202).map(async |number: i32| one.load("a", &number.to_string()).await));
     assert!(found.await.iter().all(Option::is_some));
     close(one, one_closing).await;
     close(two, two_closing).await;
