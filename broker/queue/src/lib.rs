@@ -348,7 +348,7 @@ impl Group {
                 }
             }
             Input::Query { requester, query: what } => {
-                let answer = self.show(&what, now);
+                let answer = self.view().show(&what, now);
                 self.answer(requester, answer);
             }
             _ => unreachable!("other inputs are no commands"),

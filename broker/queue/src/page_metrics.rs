@@ -8,7 +8,6 @@ use tidings_protocol::status::PageMetricsStatus;
 use tidings_protocol::{FailureReason, TaskReport};
 
 use crate::entry::PassId;
-use crate::queries::metrics::GroupMetrics;
 
 /// Passes of jobs with sums of their own. At the limit the one with the lowest number is removed.
 const PASSES_MAX: usize = 1000;
@@ -20,8 +19,6 @@ pub(crate) struct PageMetrics {
     all: PageSums,
     /// The times of the requests.
     durations: Durations,
-    /// How often each reason was reported, in the order of [`FailureReason::ALL`]; behind them, how
-    /// often any other word.
     reasons: [u64; FailureReason::ALL.len() + 1],
     passes: BTreeMap<PassId, PageSums>,
 }
@@ -59,12 +56,20 @@ impl PageMetrics {
         self.all.status()
     }
 
-    /// Writes the sums of the group into its metrics.
-    pub(crate) fn write_into(&self, metrics: &mut GroupMetrics) {
-        metrics.classes = self.all.classes;
-        metrics.body_bytes = self.all.bytes;
-        metrics.responses = self.durations;
-        metrics.reasons = self.reasons;
+    /// Answers with status 200 to 299, 300 to 399, 400 to 499 and 500 to 599, and their bytes.
+    pub(crate) fn answers(&self) -> ([u64; 4], u64) {
+        (self.all.classes, self.all.bytes)
+    }
+
+    /// The times of the requests.
+    pub(crate) fn durations(&self) -> Durations {
+        self.durations
+    }
+
+    /// How often each reason was reported, in the order of [`FailureReason::ALL`]; behind them, how
+    /// often any other word.
+    pub(crate) fn reasons(&self) -> [u64; FailureReason::ALL.len() + 1] {
+        self.reasons
     }
 
     /// The sums of a pass.

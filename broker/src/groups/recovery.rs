@@ -368,7 +368,7 @@ mod tests {
         assert!(pages.is_none(), "a text was read back");
         let group = reading.finish().map_err(|damage| damage.0).unwrap().group;
         assert!(group.problem().is_none());
-        let status = group.progress(None, Rate { tenths: 0 }).unwrap().to_string();
+        let status = group.view().progress(None, Rate { tenths: 0 }).unwrap().to_string();
         assert!(status.contains(&format!(" waiting={WAITING} processing={RELEASED} ")), "{status}");
     }
 

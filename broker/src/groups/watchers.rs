@@ -158,14 +158,14 @@ impl Watcher {
     fn poll(&mut self, group: &Group, changes: u64, now: Moment) -> Option<Status> {
         self.reported_change = Some(changes);
         let job = self.watch.job.as_ref();
-        let completed = group.completed(job)?;
+        let completed = group.view().completed(job)?;
         let span_ms = RATE_WINDOW_MS.max(self.watch.every_ms + POLL_GRAIN_MS);
         let tenths = self.speed.at(now, completed, span_ms);
         if tenths > 0 {
             // The rate falls even if nothing changes.
             self.reported_change = None;
         }
-        let status = group.progress(job, Rate { tenths });
+        let status = group.view().progress(job, Rate { tenths });
         if status == self.last_status {
             return None;
         }

@@ -1,18 +1,16 @@
 //! Actions on existing jobs: pause, resume, add a seed, wait for the end, delete.
 
 use tidings_protocol::status::{Answer, JobEnd, JobStatus, SeedStatus};
-use tidings_protocol::{
-    After, CanonicalUrl, Code, JobName, JobSettings, ProtocolError, bad_argument,
-};
+use tidings_protocol::{After, CanonicalUrl, Code, JobName, ProtocolError, bad_argument};
 
 use super::admit::EventRequest;
 use super::wall_clock::wall_clock_dues_of;
 use crate::entry::{FORWARDED_BYTES_MAX, JobNumber};
 use crate::interface::JobOperation;
-use crate::jobs::{Job, JobState};
+use crate::jobs::JobState;
 use crate::moment::Moment;
 use crate::record::{Decision, EventEffect};
-use crate::{Group, Output, Requester, SettingWords, setting_pairs};
+use crate::{Group, Output, Requester, SettingWords};
 
 impl Group {
     /// Runs an action. Returns `None` if the answer comes with the end of the pass.
@@ -33,7 +31,7 @@ impl Group {
             }
             JobOperation::Set(changes) => self.set_job(name, changes, now)?.into(),
             JobOperation::Wait => {
-                let job = self.find_job(name)?;
+                let job = self.view().find_job(name)?;
                 if job.state != JobState::Done {
                     let number = job.id.number;
                     self.job_waiters.entry(number).or_default().push(requester);
@@ -53,7 +51,7 @@ impl Group {
         cancels: bool,
         now: Moment,
     ) -> Result<JobStatus, ProtocolError> {
-        let job = self.find_job(name)?;
+        let job = self.view().find_job(name)?;
         let number = job.id.number;
         let decision = if cancels {
             let is_running = job.state != JobState::Done && !job.cancelled;
@@ -65,7 +63,7 @@ impl Group {
             self.commit(decision, now);
             self.settle_job(number, now);
         }
-        Ok(self.job_status(self.find_job(name)?))
+        Ok(self.view().job_status(self.view().find_job(name)?))
     }
 
     fn set_job_paused(
@@ -74,7 +72,7 @@ impl Group {
         paused: bool,
         now: Moment,
     ) -> Result<JobStatus, ProtocolError> {
-        let job = self.find_job(name)?;
+        let job = self.view().find_job(name)?;
         let number = job.id.number;
         if job.state == JobState::Done {
             return Err(conflict(format!("job {name} is already done")));
@@ -82,7 +80,7 @@ impl Group {
         if job.paused != paused {
             self.commit(Decision::JobPaused { number, paused }, now);
         }
-        Ok(self.job_status(self.find_job(name)?))
+        Ok(self.view().job_status(self.view().find_job(name)?))
     }
 
     /// Changes settings of a job that runs. Entries that do not belong to it any more end when they
@@ -93,7 +91,7 @@ impl Group {
         changes: &SettingWords,
         now: Moment,
     ) -> Result<JobStatus, ProtocolError> {
-        let (job, settings) = self.changed_job(name, changes)?;
+        let (job, settings) = self.view().changed_job(name, changes)?;
         let number = job.id.number;
         let is_timed = changes.iter().any(|(key, _)| **key == *"max-time");
         let time_until = match settings.time_ms_max.filter(|_| is_timed) {
@@ -102,28 +100,7 @@ impl Group {
         };
         self.commit(Decision::JobSet { number, time_until, settings: settings.into() }, now);
         self.settle_job(number, now);
-        Ok(self.job_status(self.find_job(name)?))
-    }
-
-    /// Returns a job that runs, and its settings after a change.
-    pub(crate) fn changed_job(
-        &self,
-        name: &JobName,
-        changes: &SettingWords,
-    ) -> Result<(&Job, JobSettings), ProtocolError> {
-        let job = self.running_job(name)?;
-        Ok((job, job.settings.changed_in_pass(setting_pairs(changes))?))
-    }
-
-    /// Returns a job that is neither done nor cancelled.
-    pub(crate) fn running_job(&self, name: &JobName) -> Result<&Job, ProtocolError> {
-        let job = self.find_job(name)?;
-        if job.state == JobState::Done || job.cancelled {
-            return Err(conflict(format!(
-                "job {name} is done or cancelled; open it again for its next pass"
-            )));
-        }
-        Ok(job)
+        Ok(self.view().job_status(self.view().find_job(name)?))
     }
 
     /// Adds a seed by command. It is judged like an event of the job.
@@ -133,7 +110,7 @@ impl Group {
         (url, prio, after, attributes): (&str, i16, After, &str),
         now: Moment,
     ) -> Result<SeedStatus, ProtocolError> {
-        let number = self.find_job(name)?.id.number;
+        let number = self.view().find_job(name)?.id.number;
         let url = CanonicalUrl::parse(url)
             .map_err(|error| bad_argument(format!("url={url}: {error}")))?;
         let key = self.state.config().key_of_url(&url).ok_or_else(|| {
@@ -172,7 +149,7 @@ impl Group {
     }
 
     fn delete_job(&mut self, name: &JobName, now: Moment) -> Result<String, ProtocolError> {
-        let job = self.find_job(name)?;
+        let job = self.view().find_job(name)?;
         if job.state != JobState::Done {
             return Err(conflict(format!("job {name} is not done; JOB cancel {name} ends it")));
         }

@@ -76,7 +76,7 @@ impl Group {
             }
         };
         self.commit(decision, now);
-        Ok(self.job_status(self.find_job(name)?).into())
+        Ok(self.view().job_status(self.view().find_job(name)?).into())
     }
 
     /// Checks whether a job that is not done can be reopened: then its pass continues and accepts
@@ -94,7 +94,7 @@ impl Group {
         let opened = job.opened_settings();
         let (hold, traceparent) = (opened.hold, opened.traceparent.clone());
         if *opened != (JobSettings { hold, traceparent, ..settings.clone() }) {
-            let text = format!("{} with other settings", self.job_status(job));
+            let text = format!("{} with other settings", self.view().job_status(job));
             return Err(ProtocolError::new(Code::Exists, text));
         }
         Ok(())

@@ -12,7 +12,6 @@ use crate::entry::{
     Admission, Entry, EntryId, FORWARDED_BYTES_MAX, Lease, attribute, merge_attributes,
     with_render, without_attribute,
 };
-use crate::jobs::Job;
 use crate::leases::{Credit, Member, MemberConn};
 use crate::moment::Moment;
 use crate::record::Decision;
@@ -167,14 +166,6 @@ impl Group {
         TaskId { group, run: lease.run, entry: id, attempt }
     }
 
-    /// Returns the job and pass of an entry: those in which it waits, or the finished ones that it
-    /// repairs.
-    pub(crate) fn job_and_pass(&self, entry: &Entry) -> Option<(&Job, u32)> {
-        let repaired = entry.repairs.filter(|pass| self.state.jobs().of_pass(*pass).is_some());
-        let pass = entry.admitted.job.or(repaired)?;
-        Some((self.state.jobs().find(pass.number)?, pass.pass))
-    }
-
     fn task_payload(&self, entry: &Entry) -> String {
         /// Usual length of the attributes that the group adds.
         const OWN_BYTES: usize = 48;
@@ -185,7 +176,7 @@ impl Group {
             payload.extend([&*admitted.key, " "]);
         }
         payload.push_str(&admitted.text);
-        if let Some((job, pass)) = self.job_and_pass(entry) {
+        if let Some((job, pass)) = self.view().job_and_pass(entry) {
             let (depth, number) = (admitted.depth, job.id.number);
             // Writing into a string cannot fail.
             let _ = write!(payload, " job={} pass={pass} depth={depth} number={number}", job.name);

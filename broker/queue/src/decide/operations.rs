@@ -26,7 +26,7 @@ impl Group {
             Operation::Resume => self.pause(false, now).into(),
             Operation::Purge => self.purge(now).into(),
             Operation::ChangeWaiting(change) => {
-                self.change_waiting(&self.select_waiting(change)?, now)?
+                self.change_waiting(&self.view().select_waiting(change)?, now)?
             }
             Operation::Retry(selection) => self.retry(selection, now)?,
             Operation::Drop(selection) => self.drop_dead(selection, now)?,
@@ -44,13 +44,13 @@ impl Group {
         if self.state.is_paused() != paused {
             self.commit(Decision::Paused(paused), now);
         }
-        self.status()
+        self.view().status()
     }
 
     fn purge(&mut self, now: Moment) -> GroupStatus {
         self.commit(Decision::Purged, now);
         self.settle_unfinished_jobs(now);
-        self.status()
+        self.view().status()
     }
 
     /// Counts, drops or bumps selected entries. Each bumped one takes the memory of an active entry,
@@ -60,7 +60,7 @@ impl Group {
         selected: &SelectedWaiting,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let entries = self.fitting(selected)?;
+        let entries = self.view().fitting(selected)?;
         let (group, next) = (self.state.name().to_string(), selected.next());
         let mut status = ChangedEntriesStatus { group, next, ..ChangedEntriesStatus::default() };
         let count = Some(entries.len() as u64);
@@ -97,7 +97,7 @@ impl Group {
         selection: &EntrySelection,
         now: Moment,
     ) -> Result<Answer, ProtocolError> {
-        let entries = self.dead_among(selection)?;
+        let entries = self.view().dead_among(selection)?;
         let (group, dropped) = (self.state.name().to_string(), Some(entries.len() as u64));
         self.commit_unless_empty(entries, |entries| Decision::DeadDropped { entries }, now);
         Ok(ChangedEntriesStatus { group, dropped, ..ChangedEntriesStatus::default() }.into())
@@ -106,7 +106,7 @@ impl Group {
     fn retry(&mut self, selection: &EntrySelection, now: Moment) -> Result<Answer, ProtocolError> {
         let blocked = self.blocked_dead();
         let (blocked, entries): (Vec<_>, Vec<_>) =
-            self.dead_among(selection)?.into_iter().partition(|id| blocked.contains(id));
+            self.view().dead_among(selection)?.into_iter().partition(|id| blocked.contains(id));
         if self.is_full() {
             let text = "the group is full; retry when some entries are done";
             return Err(ProtocolError::new(Code::Limit, text));
@@ -151,7 +151,7 @@ impl Group {
         if self.state.name().as_str() == DEFAULT_GROUP {
             return conflict(format!("group {DEFAULT_GROUP} cannot be deleted"));
         }
-        let connected = self.status().members;
+        let connected = self.view().status().members;
         if connected > 0 {
             return conflict(format!(
                 "group {} has {connected} connected members; stop them first",

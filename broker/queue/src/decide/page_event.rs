@@ -69,7 +69,7 @@ impl Group {
             let _ = write!(event, " gave-up={gave_up}");
         }
         // Not `job=`, which would make the event a seed of that job for a group that reads it.
-        if let Some((job, pass)) = self.job_and_pass(entry) {
+        if let Some((job, pass)) = self.view().job_and_pass(entry) {
             let (name, number, depth) = (&job.name, job.id.number, admitted.depth);
             let _ = write!(event, " in-job={name} pass={pass} depth={depth} number={number}");
         }

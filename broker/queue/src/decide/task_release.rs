@@ -1,7 +1,5 @@
 //! Release: which keys are free, which entry each offers, and which member receives it.
 
-use std::borrow::Cow;
-
 use smallvec::SmallVec;
 use tidings_protocol::{KeyRest, Outcome, PAGE_READY_TOPIC};
 
@@ -9,7 +7,7 @@ use super::page_event::PageEnd;
 use super::prefetch::PREFETCH_BATCH;
 use crate::Group;
 use crate::dead_letters::DOWN;
-use crate::entry::{Admission, Demand, EndReason, Entry, EntryId, RecordedRest};
+use crate::entry::{Admission, Demand, EndReason, EntryId, RecordedRest};
 use crate::frontier::entry_text::DormantRef;
 use crate::frontier::key_queue::CLOCK_GRAIN_MS;
 use crate::frontier::keys::KeyId;
@@ -147,7 +145,7 @@ impl Group {
         if end == EndReason::Down {
             return self.give_up(id, (end, DOWN), None, now);
         }
-        let entry = self.unreleased(id);
+        let entry = self.view().unreleased(id);
         let job = entry.admitted.job;
         // One that was also announced continues without its job.
         let event = match end {
@@ -166,23 +164,12 @@ impl Group {
         }
     }
 
-    /// Returns a waiting entry. Its text is in memory.
-    pub(crate) fn unreleased(&self, id: EntryId) -> Cow<'_, Entry> {
-        if let Some(live) = self.state.frontier().find(id) {
-            return Cow::Borrowed(&live.entry);
-        }
-        let dormant = self.state.dormant().find(id);
-        Cow::Owned(
-            self.state.dormant_entry(dormant.expect("an entry that is not active is dormant")),
-        )
-    }
-
     /// Reports whether the URL of an entry is on the never-list, or that of its next request.
     fn may_never_be_requested(&self, id: EntryId) -> bool {
         if self.never_list.is_empty() || mutants::is(Mutant::AsksNever) {
             return false;
         }
-        let entry = self.unreleased(id);
+        let entry = self.view().unreleased(id);
         let again = entry.again.as_ref().map(|again| &again.url);
         let mut urls = again.into_iter().chain([&entry.admitted.text]);
         entry.admitted.url_key.is_some() && urls.any(|url| self.never_list.covers_text(url))
@@ -200,7 +187,7 @@ impl Group {
         };
         let job = number.and_then(|number| self.state.jobs().find_changed(number));
         let Some(job) = job else { return false };
-        let entry = self.unreleased(id);
+        let entry = self.view().unreleased(id);
         let Admission { text, depth, .. } = &entry.admitted;
         !admits_waiting(&job.settings, text, *depth) && !mutants::is(Mutant::IgnoresJobSet)
     }

@@ -235,7 +235,7 @@ impl Group {
         now: Moment,
     ) {
         let (letter, event, job) = {
-            let entry = self.unreleased(id);
+            let entry = self.view().unreleased(id);
             let gave_up = Some(reason);
             let end = PageEnd { outcome: Outcome::Failed, report, gave_up, location: None };
             let event = self.page_event(&entry, &end, 2);
@@ -268,7 +268,7 @@ impl Group {
             entry.losses
         );
         let admitted = &entry.admitted;
-        if let Some((job, pass)) = self.job_and_pass(entry) {
+        if let Some((job, pass)) = self.view().job_and_pass(entry) {
             // Writing into a string cannot fail.
             let _ = write!(head, " job={} pass={pass} depth={}", job.name, admitted.depth);
         }

@@ -231,17 +231,17 @@ impl Group {
         }
         let (requester, selected) = match &input {
             Input::Query { requester, query: GroupQuery::Tasks(query) } => {
-                (*requester, self.select_tasks(query).map(SelectedEntries::Tasks))
+                (*requester, self.view().select_tasks(query).map(SelectedEntries::Tasks))
             }
             Input::Query { requester, query: GroupQuery::JobChange(change) } => {
-                let tried = self.try_change(change).map(SelectedEntries::Change);
+                let tried = self.view().try_change(change).map(SelectedEntries::Change);
                 if mutants::is(Mutant::DryRunChanges) {
                     let _ = self.set_job(&change.name, &change.changes, now);
                 }
                 (*requester, tried)
             }
             Input::Operate { requester, operation: Operation::ChangeWaiting(change) } => {
-                (*requester, self.select_waiting(change).map(SelectedEntries::Waiting))
+                (*requester, self.view().select_waiting(change).map(SelectedEntries::Waiting))
             }
             _ => {
                 self.handle_command(input, now);
@@ -272,8 +272,8 @@ impl Group {
             return Some((HeldInput::Selected(requester, selected), request));
         }
         let answer = match &selected {
-            SelectedEntries::Tasks(tasks) => self.describe_tasks(tasks, now),
-            SelectedEntries::Change(change) => self.describe_change(change),
+            SelectedEntries::Tasks(tasks) => self.view().describe_tasks(tasks, now),
+            SelectedEntries::Change(change) => self.view().describe_change(change),
             SelectedEntries::Waiting(waiting) => self.change_waiting(waiting, now),
         };
         self.answer(requester, answer);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use tidings_protocol::status::{Answer, WaitReason};
 use tidings_protocol::{CanonicalUrl, Code, HostPattern, ProtocolError, UrlKey, duration};
 
-use crate::Group;
+use super::View;
 use crate::entry::{Admission, Entry, EntryId, EntryState};
 use crate::frontier::key_queue::{KeyQueue, RestCause};
 use crate::frontier::keys::KeyId;
@@ -18,7 +18,7 @@ use crate::schedules::Schedule;
 /// Entries that an explanation lists.
 const EXPLAINED_MAX: usize = 20;
 
-impl Group {
+impl View<'_> {
     pub(crate) fn explain(&self, what: &str, now: Moment) -> Result<Answer, ProtocolError> {
         match CanonicalUrl::parse(what) {
             _ if self.state.config().settings.key.is_own() => {

@@ -3,10 +3,11 @@
 use tidings_protocol::status::{Answer, JobDryRun};
 use tidings_protocol::{EntrySelection, ProtocolError};
 
+use super::View;
 use super::task_list::WalkedEntries;
+use crate::JobChange;
 use crate::entry::EntryId;
 use crate::jobs::admits_waiting;
-use crate::{Group, JobChange};
 
 /// Most URLs that an answer shows.
 const EXAMPLES_MAX: usize = 20;
@@ -25,7 +26,7 @@ impl TriedChange {
     }
 }
 
-impl Group {
+impl View<'_> {
     /// Selects entries of a job that wait.
     pub(crate) fn try_change(&self, change: &JobChange) -> Result<TriedChange, ProtocolError> {
         let JobChange { name, changes, after } = change;

@@ -3,10 +3,10 @@
 use tidings_protocol::ListRange;
 use tidings_protocol::status::{Answer, ListedMember};
 
-use crate::Group;
+use super::View;
 use crate::moment::Moment;
 
-impl Group {
+impl View<'_> {
     /// Lists the members that are connected or hold entries, then those that are only drained; or a
     /// part of a walk over all, by their first digits.
     pub(crate) fn list_members(

@@ -3,7 +3,7 @@
 use tidings_metrics::Durations;
 use tidings_protocol::{FailureReason, JobName};
 
-use crate::Group;
+use super::View;
 use crate::jobs::{Job, JobState};
 
 /// Jobs of a group with metrics of their own, at most.
@@ -126,12 +126,13 @@ impl GroupMetrics {
     }
 }
 
-impl Group {
+impl View<'_> {
     /// Returns the metrics of the group. Its cost rises with the numbers of members and jobs.
     pub fn metrics(&self) -> GroupMetrics {
         let status = self.status();
         let ready =
             self.state.frontier().ready(false).len() + self.state.frontier().ready(true).len();
+        let (classes, body_bytes) = self.metrics.answers();
         let mut metrics = GroupMetrics {
             waiting: status.waiting,
             processing: status.processing,
@@ -151,7 +152,12 @@ impl Group {
             failed: status.failed,
             lost: status.lost,
             dead: status.dead,
-            ..GroupMetrics::default()
+            classes,
+            body_bytes,
+            responses: self.metrics.durations(),
+            reasons: self.metrics.reasons(),
+            jobs: [0; 3],
+            newest_jobs: Vec::new(),
         };
         for job in self.state.jobs().iter() {
             let state = match job.state {
@@ -166,7 +172,6 @@ impl Group {
         let open = jobs().filter(|job| !is_done(job));
         let newest = open.chain(jobs().filter(is_done)).take(JOBS_SHOWN_MAX);
         metrics.newest_jobs = newest.map(|job| self.job_metrics(job)).collect();
-        self.metrics.write_into(&mut metrics);
         metrics
     }
 

@@ -1,4 +1,4 @@
-//! Answers to queries. Nothing here changes a group.
+//! Answers to queries. A [`View`] reads a group and cannot change it.
 
 mod explain;
 pub mod job_change;
@@ -10,14 +10,19 @@ pub mod task_list;
 pub mod top_keys;
 pub mod waiting;
 
+use std::borrow::Cow;
+
 use tidings_protocol::status::{
     Answer, BrowserFields, GroupStatus, JobListEnd, JobStatus, ListEnd, Rate, Status,
 };
-use tidings_protocol::{Code, GroupName, JobName, JobQuery, ProtocolError, StartAt};
+use tidings_protocol::{Code, GroupName, JobName, JobQuery, JobSettings, ProtocolError, StartAt};
 
-use crate::jobs::Job;
+use crate::entry::{Entry, EntryId};
+use crate::jobs::{Job, JobState};
 use crate::moment::Moment;
-use crate::{Group, GroupQuery};
+use crate::page_metrics::PageMetrics;
+use crate::state::State;
+use crate::{Group, GroupQuery, SettingWords, setting_pairs};
 
 /// The work of comparing a short text with one pattern. Looking at an entry is 1.
 const MATCH_WORK: usize = 8;
@@ -33,7 +38,21 @@ fn match_work(patterns: usize, text_len: usize) -> usize {
     }
 }
 
+/// A group as it can be read.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    state: &'a State,
+    metrics: &'a PageMetrics,
+}
+
 impl Group {
+    /// Returns what can be read of the group.
+    pub fn view(&self) -> View<'_> {
+        View { state: &self.state, metrics: &self.metrics }
+    }
+}
+
+impl<'a> View<'a> {
     pub(crate) fn show(&self, what: &GroupQuery, now: Moment) -> Result<Answer, ProtocolError> {
         match what {
             GroupQuery::Group => Ok(self.status().into()),
@@ -134,8 +153,47 @@ impl Group {
         }
     }
 
-    pub(crate) fn find_job(&self, name: &JobName) -> Result<&Job, ProtocolError> {
+    pub(crate) fn find_job(&self, name: &JobName) -> Result<&'a Job, ProtocolError> {
         self.state.jobs().named(name.as_ref()).ok_or_else(|| unknown_job(name, self.state.name()))
+    }
+
+    /// Returns a job that is neither done nor cancelled.
+    pub(crate) fn running_job(&self, name: &JobName) -> Result<&'a Job, ProtocolError> {
+        let job = self.find_job(name)?;
+        if job.state == JobState::Done || job.cancelled {
+            let text = format!("job {name} is done or cancelled; open it again for its next pass");
+            return Err(ProtocolError::new(Code::Conflict, text));
+        }
+        Ok(job)
+    }
+
+    /// Returns a job that runs, and its settings after a change.
+    pub(crate) fn changed_job(
+        &self,
+        name: &JobName,
+        changes: &SettingWords,
+    ) -> Result<(&'a Job, JobSettings), ProtocolError> {
+        let job = self.running_job(name)?;
+        Ok((job, job.settings.changed_in_pass(setting_pairs(changes))?))
+    }
+
+    /// Returns the job and pass of an entry: those in which it waits, or the finished ones that it
+    /// repairs.
+    pub(crate) fn job_and_pass(&self, entry: &Entry) -> Option<(&'a Job, u32)> {
+        let repaired = entry.repairs.filter(|pass| self.state.jobs().of_pass(*pass).is_some());
+        let pass = entry.admitted.job.or(repaired)?;
+        Some((self.state.jobs().find(pass.number)?, pass.pass))
+    }
+
+    /// Returns a waiting entry. Its text is in memory.
+    pub(crate) fn unreleased(&self, id: EntryId) -> Cow<'a, Entry> {
+        if let Some(live) = self.state.frontier().find(id) {
+            return Cow::Borrowed(&live.entry);
+        }
+        let dormant = self.state.dormant().find(id);
+        Cow::Owned(
+            self.state.dormant_entry(dormant.expect("an entry that is not active is dormant")),
+        )
     }
 
     pub(crate) fn job_status(&self, job: &Job) -> JobStatus {
@@ -183,7 +241,7 @@ impl Group {
             render_members: is_rendering.then_some(render_members),
             render_waiting: is_rendering.then_some(render_waiting),
             browsers: reports.fold(BrowserFields::default(), BrowserFields::plus),
-            waiting: (self.entry_count() - held) as u64,
+            waiting: (self.state.frontier().len() - held) as u64,
             processing: held as u64,
             completed: totals.completed,
             failed: totals.failed,

@@ -3,10 +3,10 @@
 use tidings_protocol::ListRange;
 use tidings_protocol::status::{Answer, ListedRule};
 
-use crate::Group;
+use super::View;
 use crate::moment::Moment;
 
-impl Group {
+impl View<'_> {
     /// Lists the rules of the operator, or a part of them, in the order in which they were set.
     pub(crate) fn list_rules(&self, range: ListRange, now: Moment) -> Answer {
         let mut rules: Vec<_> = self.state.frontier().rules().iter().collect();

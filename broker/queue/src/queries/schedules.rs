@@ -3,14 +3,13 @@
 use tidings_protocol::status::{Answer, ScheduleStatus};
 use tidings_protocol::{ListRange, Patterns, ScheduleQuery};
 
-use super::match_work;
 use super::task_list::matches;
-use crate::Group;
+use super::{View, match_work};
 use crate::entry::attribute;
 use crate::moment::Moment;
 use crate::schedules::Schedule;
 
-impl Group {
+impl View<'_> {
     /// Lists schedules, those first that are due first; or a part of a walk over them.
     pub(crate) fn list_schedules(&self, query: &ScheduleQuery, now: Moment) -> Answer {
         let ScheduleQuery { key, matching, range: ListRange { after, limit } } = query;

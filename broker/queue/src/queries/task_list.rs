@@ -6,8 +6,7 @@ use hashbrown::HashMap;
 use tidings_protocol::status::{Answer, TaskFields, TaskState, TaskStatus};
 use tidings_protocol::{EntrySelection, ListRange, Patterns, ProtocolError, TaskQuery};
 
-use super::match_work;
-use crate::Group;
+use super::{View, match_work};
 use crate::dead_letters::DeadLetter;
 use crate::entry::{Entry, EntryId, EntryState, JobNumber};
 use crate::finished::{FinishedTask, TaskEnd, shown_text};
@@ -87,7 +86,7 @@ impl SelectedTasks {
     }
 }
 
-impl Group {
+impl View<'_> {
     /// Selects entries for a list.
     pub(crate) fn select_tasks(&self, query: &TaskQuery) -> Result<SelectedTasks, ProtocolError> {
         let is_in = |state: &TaskState| query.state.is_none_or(|wanted| wanted == *state);

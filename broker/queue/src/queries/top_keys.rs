@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use tidings_protocol::status::{Answer, KeyStatus};
 use tidings_protocol::{KeyQuery, ListRange, ProtocolError};
 
-use crate::Group;
+use super::View;
 use crate::frontier::key_queue::KeyQueue;
 use crate::frontier::keys::KeyId;
 use crate::moment::Moment;
@@ -13,7 +13,7 @@ use crate::moment::Moment;
 /// The work of looking at a key that is compared with others. Looking at an entry is 1.
 const COMPARED_WORK: usize = 2;
 
-impl Group {
+impl View<'_> {
     /// Lists the keys with waiting entries, those first that take longest because of their delays;
     /// or a part of a walk over them, by their places; or a single key.
     pub(crate) fn list_keys(&self, query: &KeyQuery, now: Moment) -> Result<Answer, ProtocolError> {

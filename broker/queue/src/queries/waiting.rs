@@ -4,8 +4,8 @@
 use tidings_protocol::status::TaskState;
 use tidings_protocol::{EntrySelection, ListRange, Patterns, ProtocolError, WaitingChange};
 
+use super::View;
 use super::task_list::{Fit, WalkedEntries};
-use crate::Group;
 use crate::entry::EntryId;
 use crate::frontier::AnyEntry;
 use crate::mutants::{self, Mutant};
@@ -36,7 +36,7 @@ impl SelectedWaiting {
     }
 }
 
-impl Group {
+impl View<'_> {
     /// Selects entries to change.
     pub(crate) fn select_waiting(
         &self,

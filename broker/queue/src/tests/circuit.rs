@@ -163,11 +163,11 @@ fn page_that_is_alone_on_its_host_waits_for_it() {
     unanswered(&mut bench, 1);
     let explained = explain(&mut bench, "a.org");
     assert!(explained.contains(" waiting=1 pending because=down free-in=1"), "{explained}");
-    assert_eq!(bench.group.status().keys_down, 1);
+    assert_eq!(bench.group.view().status().keys_down, 1);
     bench.wait(2000);
     let task = bench.task();
     bench.ack(A, &task.id, Outcome::Done, &[]);
-    assert_eq!(bench.group.status().keys_down, 0);
+    assert_eq!(bench.group.view().status().keys_down, 0);
 }
 
 // PROTOCOL: T17

@@ -19,8 +19,8 @@ impl Bench {
 
     /// The job as `JOB show` gives it.
     fn shown(&self) -> String {
-        let job = self.group.find_job(&"site".parse().unwrap()).unwrap();
-        self.group.job_status(job).to_string()
+        let job = self.group.view().find_job(&"site".parse().unwrap()).unwrap();
+        self.group.view().job_status(job).to_string()
     }
 
     /// Acknowledges the only task with these links.
@@ -218,7 +218,7 @@ fn job_is_opened_again_with_the_settings_with_which_it_was_opened() {
     bench.set(&[("max-pages", "5")]);
     bench.open("site", &[("max-pages", "9")]);
     assert!(bench.ok().contains(" state=open "), "{}", bench.ok());
-    let job = bench.group.find_job(&"site".parse().unwrap()).unwrap();
+    let job = bench.group.view().find_job(&"site".parse().unwrap()).unwrap();
     assert_eq!(job.settings.pages_max, Some(5), "the change stays");
     bench.open("site", &[("max-pages", "5")]);
     assert_eq!(bench.error_code(), Code::Exists);

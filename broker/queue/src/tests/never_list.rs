@@ -17,7 +17,7 @@ impl Bench {
     }
 
     fn totals(&self) -> String {
-        self.group.status().to_string()
+        self.group.view().status().to_string()
     }
 }
 

@@ -77,10 +77,10 @@ fn reports_are_summed_for_the_group_and_the_pass() {
     let task = bench.task();
     report(&mut bench, &task.id, TaskAction::Ack(Outcome::Failed), page(404, 60, 70));
     let of_group = " status-2xx=1 status-4xx=1 status-5xx=1 bytes=570 ms=30 ";
-    let shown = bench.group.status().to_string();
+    let shown = bench.group.view().status().to_string();
     assert!(shown.contains(of_group), "{shown}");
-    let job = bench.group.find_job(&"docs".parse().unwrap()).unwrap();
-    let shown = bench.group.job_status(job).to_string();
+    let job = bench.group.view().find_job(&"docs".parse().unwrap()).unwrap();
+    let shown = bench.group.view().job_status(job).to_string();
     assert!(shown.ends_with(" status-2xx=1 status-5xx=1 bytes=500 ms=15"), "{shown}");
 }
 

@@ -42,7 +42,7 @@ impl GroupActor {
         }
         let now = self.clock.now();
         (self.metrics.is_stale, self.metrics.next_at) = (false, now + INTERVAL_MS);
-        let group = self.group.metrics();
+        let group = self.group.view().metrics();
         let starved_since = self.metrics.starved_since;
         self.metrics.starved_since = (group.ready_keys > 0).then(|| starved_since.unwrap_or(now));
         let behind = |reader: &crate::topic::Reader| {
