@@ -18,6 +18,7 @@ fn modules_do_not_import_each_other_in_a_circle() {
         "protocol/client/src",
         "protocol/metrics/src",
         "broker/src",
+        "broker/cluster/src",
         "broker/concurrent/src",
         "broker/log/src",
         "broker/queue/src",

@@ -1,0 +1,37 @@
+//! The log that the brokers of a community share: what is in it, which of it counts, and how a leader
+//! writes it.
+//!
+//! ```text
+//!   leader: commit ──▶ writer ──▶ ┌ slot ┬ slot ┬ slot ┬ ...   each filled once
+//!                                 └──────┴──────┴──────┴
+//!   every broker:                 read in order ──▶ validity ──▶ frames ──▶ its own logs
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `message` | a message and its bytes |
+//! | `frame` | one change, as it stands in messages |
+//! | `validity` | which messages count: a rule that all readers apply alike |
+//! | `writer` | what a leader has in flight, sends again, and has committed |
+//!
+//! Three rules hold everywhere. The end of the log is known only by an acknowledged append, which is
+//! conditional on its slot. An append without an answer may have happened. Readers decide which
+//! messages count.
+//!
+//! The crate knows no clock, runtime, socket or engine, and not what a topic or a group is.
+
+mod frame;
+mod message;
+mod mutants;
+mod validity;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use self::frame::{Frame, FrameError};
+pub use self::message::{
+    Chain, CommunityId, HEADER_BYTES, Kind, Message, MessageError, PAYLOAD_BYTES_MAX, Slot,
+};
+pub use self::validity::{LogFault, Position, Stamp, Verdict};
+pub use self::writer::{Attempt, Ended, IN_FLIGHT_MAX, Ticket, Writer};
