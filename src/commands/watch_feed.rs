@@ -141,8 +141,9 @@ pub(crate) async fn run(args: WatchFeedArgs) -> Result<(), Failure> {
         if !args.stop {
             let task = crawlers.find_task(feed).await?;
             let attempts = task.map(|task| task.fields.attempts);
+            let at = Instant::now();
             let from = crawlers.publish(&feed.to_string()).await?;
-            watched.push(WatchBegin { feed, attempts, from, at: Instant::now() });
+            watched.push(WatchBegin { feed, attempts, from, at });
         } else if crawlers.is_watched(feed).await? {
             crawlers.end_watch(feed).await?;
             console.line(&format!("{url} is no longer watched"))?;
@@ -269,6 +270,7 @@ struct WatchBegin<'a> {
     attempts: Option<u64>,
     /// The event that began it.
     from: Seq,
+    /// Before the event: the first read can have ended before its confirmation arrives.
     at: Instant,
 }
 
