@@ -82,6 +82,10 @@ fn tasks_that_need_a_browser_wait_for_a_worker_that_has_one() {
     renderer.write(format!("ACK {}\n", id_of(&first)));
     renderer.wait_for_line_with(other);
     drop(renderer);
+    // Until the broker has noticed, the next task may be for this worker.
+    wait_until("the end of the connection of the worker", || {
+        (!client.request("GROUP show crawlers").contains(" render-members=1 ")).then_some(())
+    });
 
     client.request_ok("PUB new-url http://d.example/ render=auto");
     let found = plain.wait_for_line_with("http://d.example/ render=auto");
