@@ -21,7 +21,7 @@ pub const PAYLOAD_BYTES_MAX: usize = 512 << 10;
 const MAGIC: [u8; 4] = *b"TdCl";
 const VERSION: u8 = 1;
 
-/// Identifies a community for ever, whatever its name.
+/// Identifies a community for ever. Its name may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommunityId(pub [u8; 16]);
 
@@ -94,10 +94,10 @@ pub struct Message {
     pub payload: Bytes,
 }
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Somebody else wrote them.
+    /// Another program wrote them.
     #[error("it is no message of a broker")]
     Foreign,
     /// The version is newer than this program.

@@ -33,7 +33,7 @@ pub struct Position {
 pub enum Verdict {
     /// It does. An [`Kind::Opened`] ends a commit that its epoch has not finished.
     Valid(Message),
-    /// It does not: a deposed leader sent it, or a leader sent it twice, or somebody who is no broker.
+    /// It does not: it is from a deposed leader, or a second copy, or from another program.
     Void,
 }
 
@@ -185,7 +185,7 @@ mod tests {
         log.put_next(Kind::Founded);
         log.put_next(Kind::Opened);
         let first = log.put_next(Kind::Frames);
-        // It has two more in flight, the first of which is refused.
+        // It has two more in flight, and the first of them is refused.
         let second = Message { number: 2, ..first.clone() };
         let third = Message { number: 3, ..first.clone() };
         log.put_next(Kind::Opened);

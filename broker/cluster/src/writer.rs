@@ -95,8 +95,8 @@ struct Unsettled {
 }
 
 impl Writer {
-    /// The writer of a broker whose [`Kind::Opened`] is the last message of the log. `opened` is the
-    /// position behind it, and `payload_max` the bytes of a payload at most, usually
+    /// The writer of a broker that has just [opened](Kind::Opened) its term. `opened` is the position
+    /// behind this message, and `payload_max` the bytes of a payload at most, usually
     /// [`PAYLOAD_BYTES_MAX`](crate::PAYLOAD_BYTES_MAX).
     pub fn new(community: CommunityId, opened: Position, payload_max: usize) -> Self {
         Self {
@@ -219,7 +219,7 @@ impl Writer {
             Ok(Verdict::Valid(message)) if message.kind == Kind::Opened => {
                 self.ended = Some(Ended::Deposed(slot));
             }
-            // Nobody else sends messages of this epoch.
+            // Only this writer sends messages of this epoch.
             Ok(Verdict::Valid(_)) => match self.unsettled.front_mut() {
                 Some(message) if !mutants::is(Mutant::UnansweredIsUnwritten) => {
                     message.after = position;
