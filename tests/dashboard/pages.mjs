@@ -17,10 +17,17 @@ export const pages = {
   system: ['#/system', 'Version'],
 };
 
-/** Shows a page, and waits until it has its data. */
+/**
+ * Shows a page, and waits until it has its data. The page before goes in a task of its own, after the
+ * address has changed; it may have the same sign.
+ */
 export async function show({ page }, [hash, sign]) {
   await page.evaluate(to => {
-    location.hash = to;
+    if (location.hash !== to) {
+      document.querySelector('main > .page')?.setAttribute('data-before', '');
+      location.hash = to;
+    }
   }, hash);
-  await page.locator('main').getByText(sign).filter({ visible: true }).first().waitFor();
+  await page.locator('main:not(:has(> [data-before]))').getByText(sign).filter({ visible: true })
+    .first().waitFor();
 }
