@@ -32,7 +32,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidings_protocol::{Seq, field, field_number};
 
-use crate::disk::{Disk, create_synced, read_all};
+use crate::disk::{Disk, read_file, replace_file};
+use crate::summed_text::{before_checksum, with_checksum};
 
 const FILE: &str = "clean-stop";
 
@@ -131,7 +132,7 @@ impl CleanStop {
     /// Reads the record in a data directory. An unreadable record has no ends.
     pub(crate) fn read(disk: Arc<dyn Disk>, dir: &Path) -> Self {
         let path = dir.join(FILE);
-        let (state, ends) = match read(&*disk, &path) {
+        let (state, ends) = match read_file(&*disk, &path, BYTES_MAX) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Default::default(),
             bytes => match bytes.map_err(|error| error.to_string()).and_then(|it| decode(&it)) {
                 Ok(ends) => (StopRecord::Readable, ends),
@@ -165,11 +166,7 @@ impl CleanStop {
         let mut all = self.ends.clone();
         all.retain(|log, end| self.disk.open(&self.file_of(log, end)).is_ok());
         all.extend(self.new_ends.lock().clone());
-        let bytes = encode(&all);
-        let (temporary, path) = (self.dir.join(format!("{FILE}.tmp")), self.dir.join(FILE));
-        create_synced(&*self.disk, &temporary, bytes.as_bytes())?;
-        self.disk.rename(&temporary, &path)?;
-        self.disk.sync_dir(&self.dir)
+        replace_file(&*self.disk, &self.dir, FILE, encode(&all).as_bytes()).map(drop)
     }
 
     fn file_of(&self, log: &str, end: &LogEnd) -> PathBuf {
@@ -178,37 +175,17 @@ impl CleanStop {
     }
 }
 
-fn read(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
-    let file = disk.open(path)?;
-    let length = file.len()?;
-    if length > BYTES_MAX {
-        return Err(io::Error::other(format!("it has {length} bytes; the limit is {BYTES_MAX}")));
-    }
-    read_all(&*file)
-}
-
 fn encode(ends: &LogEnds) -> String {
     let mut text = format!("{FIRST_LINE}\n");
     for (log, LogEnd { file, header, bytes, end, next }) in ends {
         let _ =
             writeln!(text, "{log} {file} header={header:08x} bytes={bytes} end={end} next={next}");
     }
-    let checksum = crc32c::crc32c(text.as_bytes());
-    let _ = writeln!(text, "checksum {checksum:08x}");
-    text
+    with_checksum(text)
 }
 
 fn decode(bytes: &[u8]) -> Result<LogEnds, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
-    let (lines, last) = text
-        .strip_suffix('\n')
-        .and_then(|text| text.rsplit_once('\n'))
-        .ok_or("it ends before its checksum does")?;
-    let summed = text.get(..=lines.len()).unwrap_or_default();
-    if last != format!("checksum {:08x}", crc32c::crc32c(summed.as_bytes())) {
-        return Err("its checksum is wrong".to_owned());
-    }
-    let mut lines = lines.lines();
+    let mut lines = before_checksum(bytes)?.lines();
     if lines.next() != Some(FIRST_LINE) {
         return Err("it has a format version that this program cannot read".to_owned());
     }

@@ -15,6 +15,7 @@
 //! | `journal` | one small file of records, rewritten when most of it is obsolete |
 //! | `clean_stop` | where each log ended at the last orderly stop |
 //! | `read_lines` | a log as lines |
+//! | `summed_text` | a small file of lines with a checksum |
 //! | `committer` | group commit: threads that write and sync the pending events of all logs |
 //! | `disk` | the file system calls, behind the trait [`Disk`]; one that drops writes |
 //! | `simulation` | a simulated disk, for tests |
@@ -43,11 +44,12 @@ mod segments;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 mod store;
+mod summed_text;
 mod topic_log;
 
 pub use self::clean_stop::StopRecord;
 pub use self::committer::{CommitLog, Committers};
-pub use self::disk::{Disk, DiskFile, DiskSpace, FileSystem};
+pub use self::disk::{Disk, DiskFile, DiskSpace, FileSystem, read_file, replace_file};
 pub use self::journal::{InvalidRecord, Journal, JournalContents, JournalError};
 pub use self::read_lines::read_lines;
 pub use self::segments::Recovered;
@@ -56,6 +58,7 @@ pub use self::simulation::{DiskFaults, SimulatedDisk};
 pub use self::store::{
     AfterStep, CheckedLog, LogId, LogPlan, ScratchFile, SegmentStore, Store, StoredNames,
 };
+pub use self::summed_text::{before_checksum, with_checksum};
 pub use self::topic_log::{
     CheckedFile, LineRun, LogBounds, LogError, LogPiece, LogRead, NewestEvents, RESERVED_MAX,
     ReadPosition, Retention, SyncedMarks, TopicLog,

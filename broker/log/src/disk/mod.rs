@@ -99,6 +99,31 @@ pub(crate) fn create_synced(
     Ok(file)
 }
 
+/// Replaces a file in a directory: after a power loss it has its old content or this one. A full disk
+/// is such an error ([`io::ErrorKind::StorageFull`] and its like) only while the old content stays.
+pub fn replace_file(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+) -> io::Result<Arc<dyn DiskFile>> {
+    let temporary = dir.join(format!("{name}.tmp"));
+    let file = create_synced(disk, &temporary, bytes)?;
+    disk.rename(&temporary, &dir.join(name))?;
+    disk.sync_dir(dir).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(file)
+}
+
+/// Reads a whole file of at most that many bytes.
+pub fn read_file(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = disk.open(path)?;
+    let length = file.len()?;
+    if length > bytes_max {
+        return Err(io::Error::other(format!("it has {length} bytes; the limit is {bytes_max}")));
+    }
+    read_all(&*file)
+}
+
 /// Adds the path of the file to an error.
 pub(crate) fn with_path(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tidings_protocol::Seq;
 
 use crate::clean_stop::{LogEnd, StopSlot};
-use crate::disk::{Disk, DiskFile, create_synced, is_full, read_all, with_path};
+use crate::disk::{Disk, DiskFile, create_synced, is_full, read_all, replace_file, with_path};
 use crate::format::{FormatError, SegmentHeader};
 
 const FILE: &str = "catalog.log";
@@ -240,13 +240,7 @@ impl JournalFile {
             create_synced(&*self.disk, aside, &read_all(&*self.disk.open(&path)?)?)?;
             tracing::warn!(file = %aside.display(), "kept a copy of the damaged catalog");
         }
-        let temporary = self.dir.join(format!("{FILE}.tmp"));
-        let file = create_synced(&*self.disk, &temporary, bytes)?;
-        self.disk.rename(&temporary, &path)?;
-        // Until this sync, later records could be lost together with the new name. So even a full
-        // disk counts as a failure here.
-        self.disk.sync_dir(&self.dir).map_err(|error| io::Error::other(error.to_string()))?;
-        Ok(file)
+        replace_file(&*self.disk, &self.dir, FILE, bytes)
     }
 
     fn mark_broken(&mut self, error: &io::Error) -> JournalError {
