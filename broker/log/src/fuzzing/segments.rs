@@ -34,6 +34,7 @@ fn open(disk: &SimulatedDisk) -> Option<(SegmentLog, Recovered)> {
         first: Seq(1),
         segment_bytes: SEGMENT_BYTES,
         reserve_part: 1,
+        reserves: true,
         stopped: StopSlot::default(),
     };
     // A newer version and an unreadable file are errors.

@@ -281,7 +281,7 @@ impl Recovery {
         if scan.torn {
             self.keep_torn(segment, scan.end)?;
         }
-        if is_bare || scan.torn {
+        if self.options.reserves && (is_bare || scan.torn) {
             // The missing data may have reserved seqs that no header records now. The new
             // reservation is written while the damage is still visible, so that an interrupted
             // start changes nothing.

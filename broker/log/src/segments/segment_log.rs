@@ -37,6 +37,8 @@ pub(crate) struct SegmentOptions {
     /// Divisor of the free space that this log must leave to others: with 1 it leaves all of the
     /// reserve, with 4 a quarter.
     pub(crate) reserve_part: u64,
+    /// A torn end may have reserved seqs, which are skipped.
+    pub(crate) reserves: bool,
     /// Where the log ended at the last orderly stop, and where to note its next end.
     pub(crate) stopped: StopSlot,
 }

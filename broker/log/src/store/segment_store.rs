@@ -43,6 +43,8 @@ pub struct SegmentStore {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) dir: PathBuf,
     stopped: Arc<CleanStop>,
+    /// Its logs reserve seqs.
+    reserves: bool,
     /// Groups that cannot have a log, because their directory holds something else.
     occupied: Mutex<BTreeSet<GroupName>>,
 }
@@ -79,7 +81,13 @@ impl SegmentStore {
     /// orderly stop. Blocks.
     pub fn new(disk: Arc<dyn Disk>, dir: &Path) -> Self {
         let stopped = Arc::new(CleanStop::read(Arc::clone(&disk), dir));
-        Self { disk, dir: dir.to_owned(), stopped, occupied: Mutex::default() }
+        Self { disk, dir: dir.to_owned(), stopped, reserves: true, occupied: Mutex::default() }
+    }
+
+    /// Logs that are copies of other logs. Their seqs are assigned elsewhere, so they reserve none, and
+    /// after a crash they go on where they end.
+    pub fn of_copies(disk: Arc<dyn Disk>, dir: &Path) -> Self {
+        Self { reserves: false, ..Self::new(disk, dir) }
     }
 
     /// Whether the ends of the logs at the last orderly stop are known.
@@ -181,6 +189,7 @@ impl SegmentStore {
             first: plan.first,
             segment_bytes: SEGMENT_BYTES.min(plan.kept_bytes / SEGMENTS_MIN),
             reserve_part,
+            reserves: self.reserves,
             stopped: self.stopped.slot(&log.to_string()),
         }
     }

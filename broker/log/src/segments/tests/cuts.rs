@@ -2,8 +2,8 @@
 
 use tidings_protocol::Seq;
 
-use super::{BUFFER, events, fill, hear, newest, open, options};
-use crate::segments::SegmentLog;
+use super::{BUFFER, events, fill, hear, newest, open, options, piece};
+use crate::segments::{SegmentLog, SegmentOptions};
 use crate::simulation::{DiskFaults, SimulatedDisk};
 use crate::topic_log::{RESERVED_MAX, TopicLog};
 
@@ -104,6 +104,29 @@ fn a_torn_end_is_kept_until_its_segment_is_removed() {
     assert_eq!(disk.files().len(), 2);
     log.clear().unwrap();
     assert_eq!(disk.files(), []);
+}
+
+#[test]
+fn a_copy_goes_on_where_it_ends() {
+    let disk = SimulatedDisk::new(1);
+    let open = || {
+        let options = SegmentOptions { reserves: false, ..options(disk.clone(), SEGMENT_BYTES) };
+        SegmentLog::open(options, 3).unwrap()
+    };
+    let append = |log: &SegmentLog, first, count| {
+        let next = Seq(first + count);
+        log.append(&[piece(first, count, 1_000, 1)], next, next).unwrap();
+    };
+    let (log, _) = open();
+    append(&log, 1, 2);
+    append(&log, 3, 1);
+    let cut = usize::try_from(log.bounds().bytes).unwrap() - 1;
+    disk.damage(&newest(&disk).0, |file| file.truncate(cut));
+    let (log, found) = open();
+    assert_eq!((log.bounds().end, found.next), (Seq(3), Seq(3)));
+    append(&log, 3, 2);
+    let (log, found) = open();
+    assert_eq!((log.bounds().end, found.next, found.findings), (Seq(5), Seq(5), Vec::new()));
 }
 
 #[test]

@@ -35,6 +35,7 @@ fn options(disk: impl Disk + 'static, segment_bytes: u64) -> SegmentOptions {
         first: Seq(1),
         segment_bytes,
         reserve_part: 1,
+        reserves: true,
         stopped: StopSlot::after(None),
     }
 }
