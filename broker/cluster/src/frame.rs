@@ -15,8 +15,10 @@ pub enum Frame {
     Append {
         /// Which log.
         log: LogId,
-        /// The seq after the pieces.
-        next: Seq,
+        /// Where the log ended before.
+        end: Seq,
+        /// How many bytes of it are kept, as [`LogPlan`](tidings_log::LogPlan) has it.
+        kept_bytes: u64,
         /// What is written.
         pieces: Vec<LogPiece>,
     },
@@ -67,10 +69,11 @@ impl Frame {
     /// If a field has 4 GiB or more.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Append { log, next, pieces } => {
+            Self::Append { log, end, kept_bytes, pieces } => {
                 out.push(APPEND);
                 put_log(out, log);
-                out.put_u64_le(next.0);
+                out.put_u64_le(end.0);
+                out.put_u64_le(*kept_bytes);
                 put_len(out, pieces.len());
                 for piece in pieces {
                     out.put_u64_le(piece.first.0);
@@ -137,7 +140,8 @@ fn read_frame(commit: &mut Bytes) -> Option<Frame> {
     Some(match commit.try_get_u8().ok()? {
         APPEND => {
             let log = read_log(commit)?;
-            let next = Seq(commit.try_get_u64_le().ok()?);
+            let end = Seq(commit.try_get_u64_le().ok()?);
+            let kept_bytes = commit.try_get_u64_le().ok()?;
             let pieces = read_many(commit, |commit| {
                 Some(LogPiece {
                     first: Seq(commit.try_get_u64_le().ok()?),
@@ -151,7 +155,7 @@ fn read_frame(commit: &mut Bytes) -> Option<Frame> {
                     wire: read_bytes(commit)?,
                 })
             })?;
-            Frame::Append { log, next, pieces }
+            Frame::Append { log, end, kept_bytes, pieces }
         }
         TRIM => Frame::Trim { log: read_log(commit)?, below: Seq(commit.try_get_u64_le().ok()?) },
         CLEAR => Frame::Clear { log: read_log(commit)? },
@@ -210,10 +214,11 @@ mod tests {
         vec![
             Frame::Append {
                 log: topic(),
-                next: Seq(9),
+                end: Seq(5),
+                kept_bytes: 1 << 30,
                 pieces: vec![piece(7, "a\n"), piece(8, "")],
             },
-            Frame::Append { log: group(), next: Seq(u64::MAX), pieces: Vec::new() },
+            Frame::Append { log: group(), end: Seq(1), kept_bytes: u64::MAX, pieces: Vec::new() },
             Frame::Trim { log: topic(), below: Seq(3) },
             Frame::Clear { log: group() },
             Frame::Journal { records: vec!["topic a".to_owned(), String::new()] },

@@ -13,6 +13,8 @@
 //! | `frame` | one change, as it stands in messages |
 //! | `validity` | which messages count: a rule that all readers apply alike |
 //! | `writer` | what a leader has in flight, sends again, and has committed |
+//! | `replica` | a broker's own copy: applies what counts to its data directory |
+//! | `checkpoint` | how much of the shared log the copy holds |
 //!
 //! Three rules hold everywhere. The end of the log is known only by an acknowledged append, which is
 //! conditional on its slot. An append without an answer may have happened. Readers decide which
@@ -20,18 +22,22 @@
 //!
 //! The crate knows no clock, runtime, socket or engine, and not what a topic or a group is.
 
+mod checkpoint;
 mod frame;
 mod message;
 mod mutants;
+mod replica;
 mod validity;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
+pub use self::checkpoint::{Applied, Checkpoint, CheckpointError};
 pub use self::frame::{Frame, FrameError};
 pub use self::message::{
     Chain, CommunityId, HEADER_BYTES, Kind, Message, MessageError, PAYLOAD_BYTES_MAX, Slot,
 };
+pub use self::replica::{Contents, Replica, ReplicaError};
 pub use self::validity::{LogFault, Position, Stamp, Verdict};
 pub use self::writer::{Attempt, Ended, IN_FLIGHT_MAX, Ticket, Writer};

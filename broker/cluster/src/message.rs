@@ -9,6 +9,8 @@
 //!
 //! Numbers are little-endian.
 
+use std::fmt;
+
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -24,6 +26,12 @@ const VERSION: u8 = 1;
 /// Identifies a community for ever. Its name may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommunityId(pub [u8; 16]);
+
+impl fmt::Display for CommunityId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
 
 /// A place in the shared log. The first is 1; 0 is the place before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

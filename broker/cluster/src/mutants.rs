@@ -15,6 +15,12 @@ pub(crate) enum Mutant {
     UnansweredIsUnwritten,
     /// A message that is sent again for the same slot has another time.
     OtherBytes,
+    /// A commit that its leader has not finished is applied, with the next one.
+    UnfinishedCommit,
+    /// A checkpoint is written before the logs are synced.
+    CheckpointBeforeSync,
+    /// A cleared log begins without a checkpoint.
+    ClearWithoutCheckpoint,
 }
 
 #[cfg(test)]

@@ -275,6 +275,20 @@ mod tests {
     }
 
     proptest! {
+        // A broker that copies another one applies the newest records again after a crash.
+        #[test]
+        fn the_newest_records_change_nothing_when_they_are_applied_again(
+            records in prop::collection::vec(any_record(), 0..40), newest: usize,
+        ) {
+            let mut contents = CatalogContents::default();
+            records.iter().for_each(|record| contents.apply(record));
+            let mut again = CatalogContents::default();
+            records.iter().for_each(|record| again.apply(record));
+            let newest = &records[newest % (records.len() + 1)..];
+            newest.iter().for_each(|record| again.apply(record));
+            prop_assert_eq!(again, contents);
+        }
+
         #[test]
         fn a_snapshot_gives_the_same_contents(records in prop::collection::vec(any_record(), 0..40)) {
             let mut contents = CatalogContents::default();

@@ -1,5 +1,7 @@
-//! Brokers that fight for a log whose engine is slow, silent and stale.
+//! Brokers that fight for a log whose engine is slow, silent and stale, and copies of that log on disks
+//! that lose their power.
 
+mod copies;
 mod world;
 
 use tidings_log::simulation::seeds;
@@ -25,13 +27,37 @@ fn nothing_confirmed_is_lost_or_doubled_whoever_leads() {
 }
 
 #[test]
-fn each_wrong_rule_is_noticed() {
-    for mutant in
-        [Mutant::NumberGap, Mutant::OutOfOrder, Mutant::UnansweredIsUnwritten, Mutant::OtherBytes]
-    {
-        mutants::set(Some(mutant));
-        let found = (1..=1_000).find_map(|seed| World::run(seed, STEPS).err());
-        mutants::set(None);
-        assert!(found.is_some(), "{mutant:?} is never noticed");
+fn a_copy_holds_what_the_log_says_whenever_the_power_is_cut() {
+    let mut total = copies::Counts::default();
+    for seed in seeds("COPY", 200) {
+        let counts = copies::run(seed).unwrap_or_else(|problem| panic!("{problem}"));
+        total.cuts += counts.cuts;
+        total.restarts += counts.restarts;
+        total.checkpoints += counts.checkpoints;
     }
+    let copies::Counts { cuts, restarts, checkpoints } = total;
+    for count in [cuts, restarts, checkpoints] {
+        assert!(count > 10 || std::env::var("TIDINGS_COPY_SEED").is_ok(), "{total:?}");
+    }
+}
+
+#[test]
+fn each_wrong_rule_is_noticed() {
+    let of_a_leader =
+        [Mutant::NumberGap, Mutant::OutOfOrder, Mutant::UnansweredIsUnwritten, Mutant::OtherBytes];
+    let of_a_copy =
+        [Mutant::UnfinishedCommit, Mutant::CheckpointBeforeSync, Mutant::ClearWithoutCheckpoint];
+    for mutant in of_a_leader {
+        assert_noticed(mutant, |seed| World::run(seed, STEPS).err());
+    }
+    for mutant in of_a_copy {
+        assert_noticed(mutant, |seed| copies::run(seed).err());
+    }
+}
+
+fn assert_noticed(mutant: Mutant, run: impl Fn(u64) -> Option<String>) {
+    mutants::set(Some(mutant));
+    let found = (1..=1_000).find_map(run);
+    mutants::set(None);
+    assert!(found.is_some(), "{mutant:?} is never noticed");
 }
