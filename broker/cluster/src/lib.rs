@@ -13,6 +13,9 @@
 //! | `frame` | one change, as it stands in messages |
 //! | `validity` | which messages count: a rule that all readers apply alike |
 //! | `writer` | what a leader has in flight, sends again, and has committed |
+//! | `leader` | a broker that leads: its writer, and its own copy |
+//! | `commits` | what a leader commits, between the threads that wait and the one that sends |
+//! | `store` | the logs of a leader, as the broker sees them |
 //! | `replica` | a broker's own copy: applies what counts to its data directory |
 //! | `checkpoint` | how much of the shared log the copy holds |
 //!
@@ -23,10 +26,13 @@
 //! The crate knows no clock, runtime, socket or engine, and not what a topic or a group is.
 
 mod checkpoint;
+mod commits;
 mod frame;
+mod leader;
 mod message;
 mod mutants;
 mod replica;
+mod store;
 mod validity;
 mod writer;
 
@@ -34,10 +40,13 @@ mod writer;
 mod tests;
 
 pub use self::checkpoint::{Applied, Checkpoint, CheckpointError};
+pub use self::commits::Commits;
 pub use self::frame::{Frame, FrameError};
+pub use self::leader::{Candidacy, Leader};
 pub use self::message::{
     Chain, CommunityId, HEADER_BYTES, Kind, Message, MessageError, PAYLOAD_BYTES_MAX, Slot,
 };
 pub use self::replica::{Contents, Replica, ReplicaError};
+pub use self::store::ReplicatedStore;
 pub use self::validity::{LogFault, Position, Stamp, Verdict};
 pub use self::writer::{Attempt, Ended, IN_FLIGHT_MAX, Ticket, Writer};

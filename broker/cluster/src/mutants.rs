@@ -21,6 +21,8 @@ pub(crate) enum Mutant {
     CheckpointBeforeSync,
     /// A cleared log begins without a checkpoint.
     ClearWithoutCheckpoint,
+    /// A leader writes to its own log before the shared log has the commit.
+    LocalFirst,
 }
 
 #[cfg(test)]
@@ -38,6 +40,12 @@ pub(crate) fn is(mutant: Mutant) -> bool {
 #[cfg(not(test))]
 pub(crate) const fn is(_: Mutant) -> bool {
     false
+}
+
+/// The one that is enabled in this thread.
+#[cfg(test)]
+pub(crate) fn present() -> Option<Mutant> {
+    PRESENT.get()
 }
 
 /// Enables one in this thread, or none.

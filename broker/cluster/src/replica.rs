@@ -73,6 +73,9 @@ pub enum ReplicaError {
         /// What is wrong.
         source: FrameError,
     },
+    /// This broker holds commits that the shared log does not.
+    #[error("this broker holds commits from behind slot {slot} of the shared log, which ends there: the log was restored to an older state", slot = .0.0)]
+    Shorter(Slot),
     /// A log of this broker has another end than that of the leader.
     #[error("{log} ends at {found} here, and at {expected} in the shared log; take a copy of another broker", found = .found.0, expected = .expected.0)]
     OtherEnd {
@@ -161,7 +164,7 @@ impl Replica {
 
     /// Applies whole commits. A leader calls this with its own, in order, when they are committed, and
     /// then [`settled`](Self::settled).
-    pub fn apply(&mut self, commits: Bytes, unix_ms: i64) -> Result<(), ReplicaError> {
+    pub(crate) fn apply(&mut self, commits: Bytes, unix_ms: i64) -> Result<(), ReplicaError> {
         let slot = self.read.slot;
         let frames =
             Frame::decode_all(commits).map_err(|source| ReplicaError::Frame { slot, source })?;
@@ -181,8 +184,17 @@ impl Replica {
         Ok(())
     }
 
+    /// This broker leads from this position on.
+    pub(crate) fn lead(&mut self, opened: Position) -> Result<(), ReplicaError> {
+        if self.skipped > 0 {
+            return Err(ReplicaError::Shorter(self.read.slot));
+        }
+        self.settled(opened);
+        Ok(())
+    }
+
     /// A leader has applied everything before this position, with which a commit ends.
-    pub fn settled(&mut self, position: Position) {
+    pub(crate) fn settled(&mut self, position: Position) {
         self.read = position;
         self.unfinished.clear();
         self.applied = Applied { position, frames: 0 };
@@ -197,12 +209,44 @@ impl Replica {
 
     /// Closes the logs, so that others may open them.
     pub fn close(mut self) -> Result<(), ReplicaError> {
-        self.checkpoint().write()?;
         for log in self.logs.values() {
             log.close(log.bounds().end)?;
         }
+        self.close_store()
+    }
+
+    /// Closes the copy after its logs were closed.
+    pub(crate) fn close_store(&mut self) -> Result<(), ReplicaError> {
+        self.checkpoint().write()?;
         self.journal.close();
         Ok(self.store.close()?)
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    pub(crate) fn contents(&self) -> &dyn JournalContents {
+        &*self.contents
+    }
+
+    /// A log that does not exist yet.
+    pub(crate) fn fresh_log(&mut self, id: &LogId, plan: LogPlan) -> Arc<dyn TopicLog> {
+        let log = self.store.fresh(id, plan);
+        self.logs.insert(id.clone(), Arc::clone(&log));
+        log
+    }
+
+    /// Opens a log, with its newest events that have ids.
+    pub(crate) fn open_log(
+        &mut self,
+        id: &LogId,
+        plan: LogPlan,
+        identified_max: usize,
+    ) -> Result<(Arc<dyn TopicLog>, Recovered), ReplicaError> {
+        let (log, found) = self.open_existing(id, plan, identified_max)?;
+        self.logs.insert(id.clone(), Arc::clone(&log));
+        Ok((log, found))
     }
 
     fn apply_frame(&mut self, frame: Frame, unix_ms: i64) -> Result<(), ReplicaError> {
@@ -237,11 +281,7 @@ impl Replica {
             Some(log) if log.bounds().segments > 0 || log.bounds().end == plan.first => {
                 Arc::clone(log)
             }
-            _ => {
-                let (log, _) = self.open_log(&id, plan, 0)?;
-                self.logs.insert(id.clone(), Arc::clone(&log));
-                log
-            }
+            _ => self.open_log(&id, plan, 0)?.0,
         };
         let found = log.bounds().end;
         let is_new = |piece: &&LogPiece| piece.first.0 + piece.count > found.0;
@@ -259,8 +299,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Opens a log, with its newest events that have ids.
-    fn open_log(
+    fn open_existing(
         &self,
         id: &LogId,
         plan: LogPlan,
@@ -287,7 +326,7 @@ impl Replica {
         };
         // It is not kept open, since the leader's plan is not known.
         let plan = LogPlan { first: Seq(1), kept_bytes: u64::MAX };
-        Ok(if exists { Some(self.open_log(id, plan, 0)?.0) } else { None })
+        Ok(if exists { Some(self.open_existing(id, plan, 0)?.0) } else { None })
     }
 
     fn trim(&self, id: &LogId, below: Seq) -> Result<(), ReplicaError> {

@@ -75,6 +75,9 @@ pub struct Writer {
     /// The last commit that is known to be in the log, and the last one that is committed.
     seen: Ticket,
     committed: Ticket,
+    /// Behind the message with which each of them ends.
+    seen_at: Position,
+    committed_at: Position,
     is_leaving: bool,
     ended: Option<Ended>,
 }
@@ -112,6 +115,8 @@ impl Writer {
             last_ticket: Ticket(0),
             seen: Ticket(0),
             committed: Ticket(0),
+            seen_at: opened,
+            committed_at: opened,
             is_leaving: false,
             ended: None,
         }
@@ -141,6 +146,11 @@ impl Writer {
     /// All commits up to this one are committed.
     pub fn committed(&self) -> Ticket {
         self.committed
+    }
+
+    /// Behind the message with which the last of them ends.
+    pub fn committed_at(&self) -> Position {
+        self.committed_at
     }
 
     /// Why the writer has ended, if it has. What is not committed then may be in the log or not.
@@ -189,7 +199,7 @@ impl Writer {
         while self.in_flight > 0 && self.unsettled[0].is_acknowledged {
             self.settle();
             self.in_flight -= 1;
-            self.committed = self.seen;
+            (self.committed, self.committed_at) = (self.seen, self.seen_at);
         }
     }
 
@@ -244,7 +254,9 @@ impl Writer {
     fn settle(&mut self) {
         if let Some(message) = self.unsettled.pop_front() {
             self.known = message.after;
-            self.seen = self.seen.max(message.ends.unwrap_or_default());
+            if let Some(ticket) = message.ends {
+                (self.seen, self.seen_at) = (self.seen.max(ticket), self.known);
+            }
             if self.known.is_left {
                 self.ended = Some(Ended::Left);
             }

@@ -24,7 +24,7 @@ const KEPT_BYTES: u64 = 8 * 700;
 
 /// The records of a journal: `key value`, or `key` alone to remove it.
 #[derive(Debug, Default, Clone)]
-struct Keys(Arc<Mutex<BTreeMap<String, String>>>);
+pub(super) struct Keys(Arc<Mutex<BTreeMap<String, String>>>);
 
 impl JournalContents for Keys {
     fn apply(&mut self, records: &[&str]) -> Result<(), InvalidRecord> {

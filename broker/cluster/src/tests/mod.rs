@@ -2,6 +2,7 @@
 //! that lose their power.
 
 mod copies;
+mod terms;
 mod world;
 
 use tidings_log::simulation::seeds;
@@ -42,6 +43,22 @@ fn a_copy_holds_what_the_log_says_whenever_the_power_is_cut() {
 }
 
 #[test]
+fn brokers_that_lead_in_turn_hold_the_same_and_all_that_was_confirmed() {
+    let mut total = terms::Counts::default();
+    for seed in seeds("TERM", 100) {
+        let counts = terms::run(seed).unwrap_or_else(|problem| panic!("{problem}"));
+        total.confirmed += counts.confirmed;
+        total.refused += counts.refused;
+        total.cuts += counts.cuts;
+        total.left += counts.left;
+    }
+    let terms::Counts { confirmed, refused, cuts, left } = total;
+    for count in [confirmed, refused, cuts, left] {
+        assert!(count > 10 || std::env::var("TIDINGS_TERM_SEED").is_ok(), "{total:?}");
+    }
+}
+
+#[test]
 fn each_wrong_rule_is_noticed() {
     let of_a_leader =
         [Mutant::NumberGap, Mutant::OutOfOrder, Mutant::UnansweredIsUnwritten, Mutant::OtherBytes];
@@ -53,6 +70,7 @@ fn each_wrong_rule_is_noticed() {
     for mutant in of_a_copy {
         assert_noticed(mutant, |seed| copies::run(seed).err());
     }
+    assert_noticed(Mutant::LocalFirst, |seed| terms::run(seed).err());
 }
 
 fn assert_noticed(mutant: Mutant, run: impl Fn(u64) -> Option<String>) {
