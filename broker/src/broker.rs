@@ -19,7 +19,7 @@ use crate::net;
 use crate::net::http::HttpState;
 use crate::net::unix::SocketFile;
 use crate::net::{Setting, Shared};
-use crate::start::{Listeners, OpenedData, Sockets, blocking, close_store, open_audit};
+use crate::start::{Listeners, OpenedData, Sockets, Takeover, blocking, close_store, open_audit};
 use crate::start_error::StartError;
 use crate::tls::Tls;
 
@@ -53,16 +53,34 @@ impl Broker {
     }
 
     /// The same, with sockets that are open already.
-    pub async fn start_on(mut config: BrokerConfig, sockets: Sockets) -> Result<Self, StartError> {
+    pub async fn start_on(config: BrokerConfig, sockets: Sockets) -> Result<Self, StartError> {
+        Self::start_from(config, sockets, None).await
+    }
+
+    /// The same, with what another broker has stored. No data directory is locked.
+    pub async fn take_over(
+        config: BrokerConfig,
+        sockets: Sockets,
+        takeover: Takeover,
+    ) -> Result<Self, StartError> {
+        Self::start_from(config, sockets, Some(takeover)).await
+    }
+
+    async fn start_from(
+        mut config: BrokerConfig,
+        sockets: Sockets,
+        takeover: Option<Takeover>,
+    ) -> Result<Self, StartError> {
         if let Some(descriptors) = descriptors() {
-            share_descriptors(descriptors, config.data.is_some(), &mut config.limits);
+            let has_logs = config.data.is_some() || takeover.is_some();
+            share_descriptors(descriptors, has_logs, &mut config.limits);
         }
         // Mistakes of the operator come first, and checks that leave nothing behind.
         let tls = config.tls.clone().map(Tls::open).transpose()?;
         let (limits, defaults) = (config.limits.clone(), config.topic_defaults);
         let path = config.data.clone();
         let OpenedData { data, clock, topics, groups, store } =
-            blocking(move || OpenedData::open(path, &limits, defaults)).await?;
+            blocking(move || OpenedData::open(path, takeover, &limits, defaults)).await?;
         let opened = Listeners::open(&config, sockets)
             .and_then(|listeners| Ok((listeners, open_audit(&config, clock)?)));
         let (Listeners { lines: (listener, local_addr), http, unix }, audit) = match opened {

@@ -64,6 +64,11 @@ impl Clock {
         here.moment = here.moment.max(here.moment_after(&stamp, last));
     }
 
+    /// Sets this clock forward to a moment, unless it is later already.
+    pub fn advance_to(&mut self, moment: Moment) {
+        self.start_stamp.moment = self.start_stamp.moment.max(moment);
+    }
+
     /// The present moment.
     pub fn now(&self) -> Moment {
         self.start_stamp.moment + millis(self.start.elapsed())

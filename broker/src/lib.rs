@@ -57,6 +57,8 @@ pub use tidings_log::CheckedFile;
 
 pub use self::audit::AuditConfig;
 pub use self::broker::Broker;
+pub use self::catalog::empty_catalog;
+pub use self::clock::Moment;
 pub use self::config::{BrokerConfig, UnixConfig};
 pub use self::data_dir::DataDir;
 pub use self::groups::repair::{RepairError, Repaired, repair};
@@ -68,7 +70,7 @@ pub use self::net::http::{
     openapi,
 };
 pub use self::quota::{Quantity, Quota, QuotaConfig};
-pub use self::start::{Sockets, bind};
+pub use self::start::{Sockets, Takeover, bind};
 pub use self::start_error::StartError;
 pub use self::tls::{TlsConfig, TlsError};
 

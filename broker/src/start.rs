@@ -12,7 +12,7 @@ use tidings_protocol::TopicSettings;
 
 use crate::audit::{Audit, AuditConfig};
 use crate::catalog::Catalog;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::config::{BrokerConfig, UnixConfig};
 use crate::data_dir::DataDir;
 use crate::groups::{FoundGroups, GroupStorage, clock_continuing};
@@ -30,6 +30,15 @@ pub struct Sockets {
     pub line: Option<std::net::TcpListener>,
     /// For HTTP.
     pub http: Option<std::net::TcpListener>,
+}
+
+/// What a broker takes over from one on another machine.
+#[derive(Debug)]
+pub struct Takeover {
+    /// All that is stored.
+    pub store: Arc<dyn Store>,
+    /// The earliest moment that it may be now, by the clock of that broker.
+    pub moment: Moment,
 }
 
 /// Opens a listening socket at this address, as a broker would.
@@ -88,39 +97,48 @@ pub(crate) struct OpenedData {
 }
 
 impl OpenedData {
-    /// Locks the data directory, and recovers what is in it.
+    /// Locks the data directory, or none in a takeover, and recovers what is stored.
     pub(crate) fn open(
         path: Option<PathBuf>,
+        takeover: Option<Takeover>,
         limits: &Limits,
         defaults: TopicSettings,
     ) -> Result<Self, StartError> {
-        let Some(path) = path else {
-            let clock = Clock::new();
-            let topics = Topics::in_memory(limits, clock);
-            return Ok(Self { data: None, clock, topics, groups: None, store: None });
+        let (data, Takeover { store, moment }) = match (path, takeover) {
+            (_, Some(takeover)) => (None, takeover),
+            (Some(path), None) => {
+                let data = DataDir::open(&path)?;
+                let store = Arc::new(open_store(&data));
+                (Some(data), Takeover { store, moment: Moment(0) })
+            }
+            (None, None) => {
+                let clock = Clock::new();
+                let topics = Topics::in_memory(limits, clock);
+                return Ok(Self { data: None, clock, topics, groups: None, store: None });
+            }
         };
-        let data = DataDir::open(&path)?;
-        let failed = |source| StartError::Data { path: path.clone(), source };
-        let store = SegmentStore::new(Arc::new(FileSystem), data.path());
-        if let StopRecord::Damaged(damage) = store.stop_record() {
-            tracing::error!(
-                "{damage}: damage at the end of a log looks like the result of a crash"
-            );
-        }
-        let store: Arc<dyn Store> = Arc::new(store);
+        let failed = |source| StartError::Data { path: store.place().into(), source };
         let log_bytes = limits.group_log_bytes;
         let storage = GroupStorage { store: Arc::clone(&store), log_bytes };
         let recovered = storage.recover().map_err(failed)?;
-        let clock = clock_continuing(&recovered);
+        let mut clock = clock_continuing(&recovered);
+        clock.advance_to(moment);
         let (catalog, findings) = Catalog::open(&*store, limits, clock).map_err(failed)?;
         for finding in findings {
             tracing::error!("{finding}");
         }
         let topics = Topics::start(limits, clock, catalog, Some(Arc::clone(&store)), defaults);
         let topics = topics.map_err(failed)?;
-        let (data, groups) = (Some(data), Some((storage, recovered)));
-        Ok(Self { data, clock, topics, groups, store: Some(store) })
+        Ok(Self { data, clock, topics, groups: Some((storage, recovered)), store: Some(store) })
     }
+}
+
+fn open_store(data: &DataDir) -> SegmentStore {
+    let store = SegmentStore::new(Arc::new(FileSystem), data.path());
+    if let StopRecord::Damaged(damage) = store.stop_record() {
+        tracing::error!("{damage}: damage at the end of a log looks like the result of a crash");
+    }
+    store
 }
 
 /// Closes logs, and records where they end.

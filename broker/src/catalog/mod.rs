@@ -28,7 +28,7 @@ use std::thread::{self, JoinHandle};
 use std::{fmt, io};
 
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
-use tidings_log::{Journal, JournalError, SegmentStore, Store};
+use tidings_log::{Journal, JournalContents, JournalError, SegmentStore, Store};
 use tidings_protocol::{Code, ProtocolError};
 
 use self::contents::CatalogLimits;
@@ -42,6 +42,11 @@ use crate::limits::Limits;
 /// read. Changes nothing.
 pub(crate) fn check(store: &SegmentStore) -> io::Result<(Vec<String>, bool)> {
     store.check_journal(&mut CatalogContents::default())
+}
+
+/// What the records of a catalog amount to, before the first of them. For a copy of its journal.
+pub fn empty_catalog() -> Box<dyn JournalContents> {
+    Box::new(CatalogContents::default())
 }
 
 /// The catalog of a broker. Cheap to clone.

@@ -510,7 +510,9 @@ impl Groups {
         );
         actor.begin(self.run, elapsed_unknown, self.local_member, self.next_group_number())?;
         let delay_ms = self.defaults.lock().settings.delay_ms;
-        if let Some(delay_ms) = delay_ms.filter(|_| name.as_str() == DEFAULT_GROUP) {
+        let is_replicated = self.storage.as_ref().is_some_and(|it| it.store.is_replicated());
+        let is_given_here = name.as_str() == DEFAULT_GROUP && !is_replicated;
+        if let Some(delay_ms) = delay_ms.filter(|_| is_given_here) {
             actor.set_delay(Some(delay_ms.min(DELAY_MS_MAX)));
         }
         creation.add(name, sender);

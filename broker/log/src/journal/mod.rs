@@ -31,7 +31,7 @@ const COMPACT_BYTES_MIN: u64 = 1 << 20;
 const COMPACT_FACTOR: u64 = 4;
 
 /// What the records of a journal amount to.
-pub trait JournalContents {
+pub trait JournalContents: Debug + Send {
     /// Applies these records in order; none of them if one is invalid.
     fn apply(&mut self, records: &[&str]) -> Result<(), InvalidRecord>;
 

@@ -51,6 +51,12 @@ pub trait Store: Debug + Send + Sync {
     /// The name of the place for operators, such as the path of a data directory.
     fn place(&self) -> String;
 
+    /// Whether a write waits for other machines. Then many writes wait at the same time, events are
+    /// shown only when they are written, and what is given at a start is only for what is new.
+    fn is_replicated(&self) -> bool {
+        false
+    }
+
     /// Space of the disk. Blocks.
     fn space(&self) -> io::Result<DiskSpace>;
 

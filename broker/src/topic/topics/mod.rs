@@ -42,6 +42,9 @@ const FIRST_SEQ: Seq = Seq(1);
 /// Number of threads that commit, which is the number of logs that can be synced at once.
 const COMMIT_THREADS: usize = 4;
 
+/// The same for commits that wait for other machines: of all that wait at once, most share a message.
+const REPLICATED_COMMIT_THREADS: usize = 64;
+
 /// Number of threads that read. Two, so that one long search does not block all other readers.
 const READ_THREADS: usize = 2;
 
@@ -130,9 +133,12 @@ impl Topics {
         store: Option<Arc<dyn Store>>,
         defaults: TopicSettings,
     ) -> io::Result<Arc<Self>> {
+        let threads = |store: &dyn Store| {
+            if store.is_replicated() { REPLICATED_COMMIT_THREADS } else { COMMIT_THREADS }
+        };
         let logs = store.map(|store| TopicLogs {
+            committers: Arc::new(Committers::start(threads(&*store))),
             store,
-            committers: Arc::new(Committers::start(COMMIT_THREADS)),
             cold: ColdReads::start(limits.cold_read_bytes_max, READ_THREADS),
         });
         let shared = TopicsShared { memory: TailMemory::new(limits), catalog, clock, logs };
@@ -407,7 +413,8 @@ impl Topics {
         mut tail: Tail,
         log: Option<Arc<dyn TopicLog>>,
     ) -> Arc<Topic> {
-        if DURABLE_ONLY.contains(&name.as_str()) && log.is_some() {
+        let is_replicated = self.shared.logs.as_ref().is_some_and(|it| it.store.is_replicated());
+        if log.is_some() && (is_replicated || DURABLE_ONLY.contains(&name.as_str())) {
             tail.show_durable_only();
         }
         let id = index.next_id;
