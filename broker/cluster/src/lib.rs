@@ -46,7 +46,7 @@ pub use self::leader::{Candidacy, Leader};
 pub use self::message::{
     Chain, CommunityId, HEADER_BYTES, Kind, Message, MessageError, PAYLOAD_BYTES_MAX, Slot,
 };
-pub use self::replica::{Contents, Replica, ReplicaError};
+pub use self::replica::{Replica, ReplicaError};
 pub use self::store::ReplicatedStore;
 pub use self::validity::{LogFault, Position, Stamp, Verdict};
 pub use self::writer::{Attempt, Ended, IN_FLIGHT_MAX, Ticket, Writer};

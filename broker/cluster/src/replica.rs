@@ -41,7 +41,7 @@ pub struct Replica {
     /// The logs that are open.
     logs: BTreeMap<LogId, Arc<dyn TopicLog>>,
     journal: Box<dyn Journal>,
-    contents: Box<dyn Contents>,
+    contents: Box<dyn JournalContents>,
     file: Arc<CheckpointFile>,
     /// What has changed since the last checkpoint.
     changed: BTreeSet<LogId>,
@@ -53,11 +53,6 @@ pub struct Replica {
     /// How many of the next frames were applied before the restart.
     skipped: u64,
 }
-
-/// What the records of the journal amount to. To apply the newest records again changes nothing.
-pub trait Contents: JournalContents + std::fmt::Debug + Send {}
-
-impl<T: JournalContents + std::fmt::Debug + Send> Contents for T {}
 
 /// Why a copy cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -107,13 +102,14 @@ pub enum ReplicaError {
 }
 
 impl Replica {
-    /// Opens the copy in a data directory, with empty `contents` for its journal. `unix_ms` is the wall
-    /// clock. Returns it with descriptions of damage to the journal.
+    /// Opens the copy in a data directory, with empty `contents` for its journal. To apply its newest
+    /// records again must change nothing. `unix_ms` is the wall clock. Returns the copy with descriptions
+    /// of damage to the journal.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: PathBuf,
         community: CommunityId,
-        mut contents: Box<dyn Contents>,
+        mut contents: Box<dyn JournalContents>,
         unix_ms: i64,
     ) -> io::Result<(Self, Vec<String>)> {
         let (file, applied) = CheckpointFile::open(Arc::clone(&disk), dir.clone(), community)?;

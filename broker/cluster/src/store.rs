@@ -42,6 +42,10 @@ impl Store for ReplicatedStore {
         self.local.place()
     }
 
+    fn is_replicated(&self) -> bool {
+        true
+    }
+
     fn space(&self) -> io::Result<DiskSpace> {
         self.local.space()
     }

@@ -2,6 +2,7 @@
 //! that lose their power.
 
 mod copies;
+mod takeover;
 mod terms;
 mod world;
 
