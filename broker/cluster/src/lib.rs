@@ -13,6 +13,7 @@
 //! | `frame` | one change, as it stands in messages |
 //! | `validity` | which messages count: a rule that all readers apply alike |
 //! | `writer` | what a leader has in flight, sends again, and has committed |
+//! | `seat` | when a broker tries to lead |
 //! | `leader` | a broker that leads: its writer, and its own copy |
 //! | `commits` | what a leader commits, between the threads that wait and the one that sends |
 //! | `store` | the logs of a leader, as the broker sees them |
@@ -32,6 +33,7 @@ mod leader;
 mod message;
 mod mutants;
 mod replica;
+mod seat;
 mod store;
 mod validity;
 mod writer;
@@ -47,6 +49,7 @@ pub use self::message::{
     Chain, CommunityId, HEADER_BYTES, Kind, Message, MessageError, PAYLOAD_BYTES_MAX, Slot,
 };
 pub use self::replica::{Replica, ReplicaError};
+pub use self::seat::{HEARTBEAT_MS, Seat};
 pub use self::store::ReplicatedStore;
 pub use self::validity::{LogFault, Position, Stamp, Verdict};
 pub use self::writer::{Attempt, Ended, IN_FLIGHT_MAX, Ticket, Writer};
