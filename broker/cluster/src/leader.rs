@@ -18,6 +18,12 @@ use crate::replica::{Replica, ReplicaError};
 use crate::validity::{Position, Stamp};
 use crate::writer::{Attempt, Ended, Ticket, Writer};
 
+/// The first message of a log.
+pub fn founding(community: CommunityId, stamp: Stamp) -> Attempt {
+    let message = Position::default().next_message(Kind::Founded, stamp);
+    Attempt { slot: message.slot, round: 0, bytes: message.encode(community) }
+}
+
 /// An attempt to lead. It has succeeded once the engine has acknowledged it.
 #[derive(Debug)]
 pub struct Candidacy {

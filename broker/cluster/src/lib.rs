@@ -44,7 +44,7 @@ mod tests;
 pub use self::checkpoint::{Applied, Checkpoint, CheckpointError};
 pub use self::commits::Commits;
 pub use self::frame::{Frame, FrameError};
-pub use self::leader::{Candidacy, Leader};
+pub use self::leader::{Candidacy, Leader, founding};
 pub use self::message::{
     Chain, CommunityId, HEADER_BYTES, Kind, Message, MessageError, PAYLOAD_BYTES_MAX, Slot,
 };

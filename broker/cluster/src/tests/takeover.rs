@@ -19,8 +19,8 @@ use tidings_log::FileSystem;
 use tokio::runtime::Runtime;
 
 use crate::{
-    Attempt, Candidacy, Commits, CommunityId, Ended, Kind, Leader, PAYLOAD_BYTES_MAX, Position,
-    Replica, ReplicatedStore, Slot, Stamp,
+    Attempt, Candidacy, Commits, CommunityId, Ended, Leader, PAYLOAD_BYTES_MAX, Replica,
+    ReplicatedStore, Slot, Stamp, founding,
 };
 
 const COMMUNITY: CommunityId = CommunityId([2; 16]);
@@ -225,8 +225,8 @@ impl Client {
 #[test]
 fn a_broker_goes_on_where_another_was_and_a_copy_is_a_data_directory() {
     let runtime = Runtime::new().unwrap();
-    let founded = Position::default().next_message(Kind::Founded, stamp()).encode(COMMUNITY);
-    let engine = Engine(Arc::new(Mutex::new(vec![founded])));
+    let engine = Engine(Arc::default());
+    assert!(engine.append(&founding(COMMUNITY, stamp())));
     let dirs: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
 
     let first = Node::lead(&runtime, dirs[0].path(), &engine);

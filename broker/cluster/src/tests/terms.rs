@@ -18,8 +18,8 @@ use tidings_protocol::Seq;
 use super::copies::Keys;
 use crate::mutants;
 use crate::{
-    Attempt, Candidacy, Commits, CommunityId, Ended, Kind, Leader, Position, Replica,
-    ReplicatedStore, Slot, Stamp,
+    Attempt, Candidacy, Commits, CommunityId, Ended, Leader, Replica, ReplicatedStore, Slot, Stamp,
+    founding,
 };
 
 const COMMUNITY: CommunityId = CommunityId([9; 16]);
@@ -91,9 +91,8 @@ impl Engine {
 pub(super) fn run(seed: u64) -> Result<Counts, String> {
     let problem = |what: String| format!("{what}; again with TIDINGS_TERM_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
-    let founded = Position::default().next_message(Kind::Founded, Stamp::default());
-    let mut engine =
-        Engine { rng: Rng::with_seed(seed ^ 1), slots: vec![founded.encode(COMMUNITY)] };
+    let founded = founding(COMMUNITY, Stamp::default()).bytes;
+    let mut engine = Engine { rng: Rng::with_seed(seed ^ 1), slots: vec![founded] };
     let mut brokers: Vec<_> = (0..3)
         .map(|number| {
             let disk = SimulatedDisk::new(seed ^ number);
