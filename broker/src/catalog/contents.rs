@@ -281,11 +281,13 @@ mod tests {
             records in prop::collection::vec(any_record(), 0..40), newest: usize,
         ) {
             let mut contents = CatalogContents::default();
-            records.iter().for_each(|record| contents.apply(record));
-            let mut again = CatalogContents::default();
-            records.iter().for_each(|record| again.apply(record));
-            let newest = &records[newest % (records.len() + 1)..];
-            newest.iter().for_each(|record| again.apply(record));
+            for record in &records {
+                contents.apply(record);
+            }
+            let mut again = contents.clone();
+            for record in &records[newest % (records.len() + 1)..] {
+                again.apply(record);
+            }
             prop_assert_eq!(again, contents);
         }
 
