@@ -86,6 +86,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// What is in the copy once it is written.
+    pub fn slot(&self) -> Slot {
+        self.applied.position.slot
+    }
+
     /// Syncs the logs, and then writes the file. Frames may be applied meanwhile. Blocks.
     pub fn write(self) -> Result<(), CheckpointError> {
         let mut logs = self.logs;

@@ -13,6 +13,7 @@
 //! | `frame` | one change, as it stands in messages |
 //! | `validity` | which messages count: a rule that all readers apply alike |
 //! | `writer` | what a leader has in flight, sends again, and has committed |
+//! | `heartbeat` | what brokers say of themselves, and their names |
 //! | `seat` | when a broker tries to lead |
 //! | `leader` | a broker that leads: its writer, and its own copy |
 //! | `commits` | what a leader commits, between the threads that wait and the one that sends |
@@ -29,6 +30,7 @@
 mod checkpoint;
 mod commits;
 mod frame;
+mod heartbeat;
 mod leader;
 mod message;
 mod mutants;
@@ -44,6 +46,7 @@ mod tests;
 pub use self::checkpoint::{Applied, Checkpoint, CheckpointError};
 pub use self::commits::Commits;
 pub use self::frame::{Frame, FrameError};
+pub use self::heartbeat::{Heartbeat, Name};
 pub use self::leader::{Candidacy, Leader, founding};
 pub use self::message::{
     Chain, CommunityId, HEADER_BYTES, Kind, Message, MessageError, PAYLOAD_BYTES_MAX, Slot,

@@ -10,8 +10,10 @@
 //! Numbers are little-endian.
 
 use std::fmt;
+use std::str::FromStr;
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes of a message before its payload.
@@ -29,7 +31,16 @@ pub struct CommunityId(pub [u8; 16]);
 
 impl fmt::Display for CommunityId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&HEXLOWER.encode(&self.0))
+    }
+}
+
+impl FromStr for CommunityId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let bytes = HEXLOWER.decode(text.as_bytes()).map_err(|_| ())?;
+        bytes.try_into().map(Self).map_err(|_| ())
     }
 }
 
