@@ -16,6 +16,9 @@ use crate::stream::{Answer, JetStream};
 /// The time between two tries to read from an engine that does not answer.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// The time between two tries to write to a full one.
+const WHILE_FULL: Duration = Duration::from_secs(1);
+
 /// Sends until the leader has ended, and returns why. `wake` is notified when it has something to
 /// commit, and when `leaves` has become true. Blocks the thread while it applies commits, so the runtime
 /// must have several.
@@ -55,7 +58,12 @@ pub async fn send(
         tokio::select! {
             Some((slot, round, answer)) = in_flight.next() => match answer {
                 Answer::Done => block_in_place(|| leader.acknowledged(slot, round))?,
-                Answer::Taken | Answer::Full | Answer::Unknown => leader.unanswered(round),
+                Answer::Taken | Answer::Unknown => leader.unanswered(round),
+                Answer::Full => {
+                    tracing::error!("the shared log takes nothing more; it is tried again");
+                    leader.unanswered(round);
+                    sleep(WHILE_FULL).await;
+                }
             },
             () = wake.notified() => {}
         }

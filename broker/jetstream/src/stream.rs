@@ -2,20 +2,14 @@
 
 use std::fmt::{self, Debug};
 use std::io;
-use std::time::Duration;
 
 use async_nats::jetstream::consumer::{DeliverPolicy, pull};
-use async_nats::jetstream::context::{Context, ContextBuilder, PublishErrorKind};
-use async_nats::jetstream::stream::{
-    Config, DiscardPolicy, RawMessageErrorKind, StorageType, Stream,
-};
-use async_nats::{ConnectOptions, HeaderMap, jetstream};
+use async_nats::jetstream::context::{Context, PublishErrorKind};
+use async_nats::jetstream::stream::{RawMessageErrorKind, Stream};
+use async_nats::{Client, HeaderMap, jetstream};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use tidings_cluster::{Attempt, Slot};
-
-/// How long an answer of the engine may take. An election of its own takes 4 to 9 s.
-const ANSWER: Duration = Duration::from_secs(2);
 
 /// The condition of a message. The server stores a message with another spelling without a condition.
 const EXPECTED: &str = "Nats-Expected-Last-Sequence";
@@ -23,9 +17,12 @@ const EXPECTED: &str = "Nats-Expected-Last-Sequence";
 /// The stream of a community. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct JetStream {
-    context: Context,
-    name: String,
-    subject: String,
+    pub(crate) client: Client,
+    pub(crate) context: Context,
+    /// The name of the stream.
+    pub(crate) name: String,
+    /// The beginning of all subjects of the community, with a dot at its end.
+    pub(crate) prefix: String,
 }
 
 /// What has become of an attempt.
@@ -39,17 +36,6 @@ pub enum Answer {
     Full,
     /// It may be there or not.
     Unknown,
-}
-
-/// No server can be reached, or the stream cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// None of the servers answers.
-    #[error("no server of NATS answers: {0}")]
-    Connect(#[from] async_nats::ConnectError),
-    /// The stream cannot be made.
-    #[error("cannot make the stream: {0}")]
-    Create(#[from] jetstream::context::CreateStreamError),
 }
 
 /// The stream cannot be read now.
@@ -75,32 +61,6 @@ impl ReadError {
 }
 
 impl JetStream {
-    /// Connects to the servers with these addresses, for the community of that name.
-    pub async fn connect(servers: &[String], community: &str) -> Result<Self, ConnectError> {
-        let options = ConnectOptions::new().request_timeout(Some(ANSWER)).retain_servers_order();
-        let client = options.connect(servers).await?;
-        // The writer bounds what is in flight.
-        let context = ContextBuilder::new().timeout(ANSWER).build(client);
-        let (name, subject) = (format!("tidings-{community}"), format!("tidings.{community}.log"));
-        Ok(Self { context, name, subject })
-    }
-
-    /// Makes the stream, on that many servers. `bytes_max` bounds it; a full one takes nothing more.
-    pub async fn create(&self, replicas: usize, bytes_max: i64) -> Result<(), ConnectError> {
-        let config = Config {
-            name: self.name.clone(),
-            subjects: vec![self.subject.clone()],
-            storage: StorageType::File,
-            num_replicas: replicas,
-            max_bytes: bytes_max,
-            discard: DiscardPolicy::New,
-            deny_delete: true,
-            ..Config::default()
-        };
-        self.context.create_stream(config).await?;
-        Ok(())
-    }
-
     /// Sends a message. The order of calls is that of the messages on the connection; the answer is
     /// awaited apart.
     pub async fn send(&self, attempt: &Attempt) -> impl Future<Output = Answer> + Send + use<> {
@@ -109,7 +69,7 @@ impl JetStream {
         headers.insert(EXPECTED, (slot.0 - 1).to_string());
         let sent = self
             .context
-            .publish_with_headers(self.subject.clone(), headers, attempt.bytes.clone())
+            .publish_with_headers(self.log_subject(), headers, attempt.bytes.clone())
             .await;
         async move {
             let answered = match sent {
@@ -157,6 +117,30 @@ impl JetStream {
             self.stream().await?.create_consumer(config).await.map_err(ReadError::engine)?;
         let messages = consumer.messages().await.map_err(ReadError::engine)?;
         Ok(Reader { messages, next: from })
+    }
+
+    /// Removes messages that brokers have synced: those of before `synced_by_all` when the stream is an
+    /// eighth full, and of before `synced_by_living` when it is half full. A broker that was away longer
+    /// needs a copy of another one.
+    pub async fn trim(&self, synced_by_all: Slot, synced_by_living: Slot) -> Result<(), ReadError> {
+        let stream = self.stream().await?;
+        let info = stream.get_info().await.map_err(ReadError::engine)?;
+        let (state, full) = (info.state, u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX));
+        let before = match state.bytes {
+            bytes if bytes > full / 2 => synced_by_living,
+            bytes if bytes > full / 8 => synced_by_all,
+            _ => return Ok(()),
+        };
+        // A purge beyond the end moves the end.
+        let before = before.0.min(state.last_sequence);
+        if before > state.first_sequence {
+            stream.purge().sequence(before).await.map_err(ReadError::engine)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn log_subject(&self) -> String {
+        format!("{}log", self.prefix)
     }
 
     async fn stream(&self) -> Result<Stream<()>, ReadError> {

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tidings_broker::empty_catalog;
 use tidings_cluster::{
     Candidacy, Commits, CommunityId, Ended, Leader, PAYLOAD_BYTES_MAX, Replica, ReplicatedStore,
-    Stamp, founding,
+    Stamp,
 };
 use tidings_log::{FileSystem, LogId, LogPiece, LogPlan, SegmentStore, Store, read_lines};
 use tidings_protocol::Seq;
@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::{Answer, JetStream, send};
+use crate::{Answer, JetStream, Servers, send};
 
 const COMMUNITY: CommunityId = CommunityId([4; 16]);
 
@@ -36,14 +36,14 @@ const LINES: usize = 300;
 const PLAN: LogPlan = LogPlan { first: Seq(1), kept_bytes: 1 << 30 };
 
 /// Three servers that sync what they confirm.
-struct Servers {
+struct Processes {
     program: PathBuf,
     dir: TempDir,
     addresses: Vec<String>,
     running: [Option<Child>; 3],
 }
 
-impl Servers {
+impl Processes {
     fn start() -> Self {
         let program =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/venv/bin/nats-server");
@@ -88,7 +88,7 @@ impl Servers {
     }
 }
 
-impl Drop for Servers {
+impl Drop for Processes {
     fn drop(&mut self) {
         for child in self.running.iter_mut().flatten() {
             let _ = child.kill();
@@ -170,6 +170,7 @@ impl Term {
                 let leaves = || leaves.load(Ordering::Acquire);
                 let ended = send(&mut leader, &stream, &wake, leaves, stamp).await.unwrap();
                 commits.end("another broker leads");
+                commits.release();
                 ended
             }
         });
@@ -217,12 +218,14 @@ fn lines(dir: &Path, topic: &LogId) -> BTreeMap<Seq, String> {
 #[ignore = "needs foreign programs"]
 fn nothing_confirmed_is_lost_when_servers_are_killed_and_leaders_deposed() {
     let runtime = Runtime::new().unwrap();
-    let mut servers = Servers::start();
-    let stream = runtime.block_on(until(|| JetStream::connect(&servers.addresses, "east")));
-    runtime.block_on(until(|| stream.create(3, 1 << 30)));
-    let founding = founding(COMMUNITY, stamp());
-    assert_eq!(runtime.block_on(async { stream.send(&founding).await.await }), Answer::Done);
-    assert_eq!(runtime.block_on(async { stream.send(&founding).await.await }), Answer::Taken);
+    let mut servers = Processes::start();
+    let (addresses, name) = (servers.addresses.clone(), "east".parse().unwrap());
+    let engine = Servers { addresses, credentials: None, authorities: None };
+    let stream = runtime.block_on(until(|| JetStream::connect(&engine, &name)));
+    let create = |id| runtime.block_on(until(|| stream.create(id, 1 << 30, stamp())));
+    assert!(create(COMMUNITY));
+    assert!(!create(CommunityId([5; 16])), "it exists");
+    assert_eq!(runtime.block_on(stream.community()).unwrap(), COMMUNITY);
 
     let dirs: [TempDir; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
     let topics = ["a", "b", "c"].map(|name| LogId::Topic(name.parse().unwrap()));
