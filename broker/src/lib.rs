@@ -63,12 +63,12 @@ pub use self::config::{BrokerConfig, UnixConfig};
 pub use self::data_dir::DataDir;
 pub use self::groups::repair::{RepairError, Repaired, repair};
 pub use self::limits::Limits;
-pub use self::net::Setting;
 pub use self::net::http::{
     ClassifyFuture, CountersFuture, EmbeddedHandler, HTTP_PORT, HandlerFuture, HandlerReply,
     HttpConfig, RequestClass, add_security_headers, hooks, is_address_or_localhost, is_forwarded,
     openapi,
 };
+pub use self::net::{AcceptedElsewhere, Setting};
 pub use self::quota::{Quantity, Quota, QuotaConfig};
 pub use self::start::{Sockets, Takeover, bind};
 pub use self::start_error::StartError;

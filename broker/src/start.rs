@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use tidings_log::{FileSystem, SegmentStore, StopRecord, Store};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 
 use tidings_protocol::TopicSettings;
 
@@ -18,7 +18,9 @@ use crate::data_dir::DataDir;
 use crate::groups::{FoundGroups, GroupStorage, clock_continuing};
 use crate::limits::Limits;
 use crate::net;
+use crate::net::http::HttpConfig;
 use crate::net::unix::SocketFile;
+use crate::net::{AcceptedElsewhere, Listener};
 use crate::start_error::StartError;
 use crate::topic::Topics;
 
@@ -30,6 +32,10 @@ pub struct Sockets {
     pub line: Option<std::net::TcpListener>,
     /// For HTTP.
     pub http: Option<std::net::TcpListener>,
+    /// More connections for lines, without TLS if lines have none.
+    pub accepted_lines: Option<AcceptedElsewhere>,
+    /// The same for HTTP.
+    pub accepted_http: Option<AcceptedElsewhere>,
 }
 
 /// What a broker takes over from one on another machine.
@@ -48,21 +54,23 @@ pub fn bind(address: SocketAddr) -> Result<std::net::TcpListener, StartError> {
 
 /// The listeners, each with its address or file.
 pub(crate) struct Listeners {
-    pub(crate) lines: (TcpListener, SocketAddr),
-    pub(crate) http: Option<(TcpListener, SocketAddr)>,
+    pub(crate) lines: (Listener, SocketAddr),
+    pub(crate) http: Option<(Listener, SocketAddr)>,
     pub(crate) unix: Option<(UnixListener, SocketFile)>,
 }
 
 impl Listeners {
     pub(crate) fn open(config: &BrokerConfig, sockets: Sockets) -> Result<Self, StartError> {
-        let at = |address, socket: Option<std::net::TcpListener>| {
+        let at = |address, socket: Option<std::net::TcpListener>, accepted| {
             let socket = socket.map_or_else(|| bind(address), Ok)?;
-            net::listen(socket, &config.limits)
+            net::listen(socket, accepted, &config.limits)
                 .map_err(|source| StartError::listening(address, source))
         };
+        let Sockets { line, http, accepted_lines, accepted_http } = sockets;
+        let open_http = |config: &HttpConfig| at(config.listen, http, accepted_http);
         Ok(Self {
-            lines: at(config.listen, sockets.line)?,
-            http: config.http.as_ref().map(|http| at(http.listen, sockets.http)).transpose()?,
+            lines: at(config.listen, line, accepted_lines)?,
+            http: config.http.as_ref().map(open_http).transpose()?,
             unix: config.unix.as_ref().map(listen_unix).transpose()?,
         })
     }

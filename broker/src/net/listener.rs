@@ -11,6 +11,7 @@ use rustls::ServerConfig;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tidings_protocol::ProtocolError;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -58,8 +59,9 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 /// Registers a listening socket with the runtime. Returns the listener and its address.
 pub(crate) fn listen(
     socket: std::net::TcpListener,
+    accepted: Option<AcceptedElsewhere>,
     limits: &Limits,
-) -> io::Result<(TcpListener, SocketAddr)> {
+) -> io::Result<(Listener, SocketAddr)> {
     socket.set_nonblocking(true)?;
     // Connections inherit this. It ends those of silent clients whose machine is gone.
     let keepalive = TcpKeepalive::new()
@@ -67,9 +69,9 @@ pub(crate) fn listen(
         .with_interval(Duration::from_millis(limits.keepalive_ms / u64::from(KEEPALIVE_PROBES)))
         .with_retries(KEEPALIVE_PROBES);
     SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
-    let listener = TcpListener::from_std(socket)?;
-    let local_addr = listener.local_addr()?;
-    Ok((listener, local_addr))
+    let socket = TcpListener::from_std(socket)?;
+    let local_addr = socket.local_addr()?;
+    Ok((Listener { socket, accepted: accepted.map(Mutex::new) }, local_addr))
 }
 
 /// A listening socket.
@@ -82,11 +84,31 @@ pub(super) trait Accept: Send + 'static {
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, PeerAddr)>> + Send;
 }
 
-impl Accept for TcpListener {
+/// A listening socket for TCP, and connections that were accepted elsewhere.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: TcpListener,
+    accepted: Option<Mutex<AcceptedElsewhere>>,
+}
+
+/// Connections that were accepted elsewhere, with the addresses of their clients.
+pub type AcceptedElsewhere = mpsc::Receiver<(TcpStream, SocketAddr)>;
+
+impl Accept for Listener {
     type Stream = TcpStream;
 
     async fn accept(&self) -> io::Result<(TcpStream, PeerAddr)> {
-        Self::accept(self).await.map(|(stream, address)| (stream, PeerAddr::Tcp(address)))
+        let elsewhere = async {
+            match &self.accepted {
+                Some(accepted) => accepted.lock().await.recv().await,
+                None => None,
+            }
+        };
+        let (stream, address) = tokio::select! {
+            accepted = self.socket.accept() => accepted?,
+            Some(accepted) = elsewhere => accepted,
+        };
+        Ok((stream, PeerAddr::Tcp(address)))
     }
 }
 
@@ -103,7 +125,7 @@ impl Accept for UnixListener {
 
 /// Accepts connections of the line protocol until `stop`, and spawns a task for each.
 pub(crate) fn serve_lines(
-    listener: TcpListener,
+    listener: Listener,
     shared: Arc<Shared>,
     stop: CancellationToken,
     tasks: &TaskTracker,

@@ -31,9 +31,10 @@ use parking_lot::Mutex;
 use tidings_metrics::MetricsSource;
 use tidings_protocol::MemberId;
 
+pub use self::listener::AcceptedElsewhere;
 use self::listener::spawn_accept_loop;
 pub(crate) use self::listener::{
-    bind, completes_within, listen, run_maintenance, serve_lines, serve_unix,
+    Listener, bind, completes_within, listen, run_maintenance, serve_lines, serve_unix,
 };
 use self::registry::ConnectionRegistry;
 use crate::access::{Access, AccessConfig, Principal};

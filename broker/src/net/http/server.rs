@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::SockRef;
 use tidings_protocol::Token;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service;
@@ -33,7 +33,7 @@ use crate::audit::AuditEvent;
 use crate::net::client_session::{AdmittedConnection, ClientSession};
 use crate::net::listener::{secure, set_socket_options};
 use crate::net::stream::SocketStream;
-use crate::net::{Shared, spawn_accept_loop};
+use crate::net::{Listener, Shared, spawn_accept_loop};
 use crate::remote::{PeerAddr, RemoteInfo};
 use crate::tls::Tls;
 
@@ -47,7 +47,7 @@ const BUFFER_BYTES_MIN: usize = 8 << 10;
 /// Accepts connections until `listening` is cancelled, and ends them when `stop` is. Returns the
 /// state that all requests share.
 pub(crate) fn serve(
-    listener: TcpListener,
+    listener: Listener,
     config: HttpConfig,
     shared: Arc<Shared>,
     (listening, stop): (CancellationToken, CancellationToken),

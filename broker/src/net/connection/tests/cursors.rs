@@ -259,7 +259,7 @@ async fn a_cursor_beyond_its_topic_is_reported() {
 fn broker_on_disk(disk: &SimulatedDisk) -> Broker {
     let topics = Topics::simulated(disk, &Limits::default(), Sync::Always).unwrap();
     let (listener, local_addr) =
-        listen(bind("127.0.0.1:0".parse().unwrap()).unwrap(), &Limits::default()).unwrap();
+        listen(bind("127.0.0.1:0".parse().unwrap()).unwrap(), None, &Limits::default()).unwrap();
     let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
     let (config, clock) = (BrokerConfig::default(), Clock::new());
     let (groups_max, member) = (config.limits.groups_max, config.embedded_member);
