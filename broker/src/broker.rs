@@ -210,6 +210,9 @@ impl Broker {
             tracing::warn!(tasks = self.tasks.len(), "connections did not end in time");
         }
         let (shared, store) = (self.shared.clone(), self.store.clone());
+        if let Some(store) = &store {
+            store.end_waits();
+        }
         blocking(move || {
             close_store(store.as_deref(), || {
                 shared.topics.close();

@@ -26,6 +26,8 @@ struct State {
     applied: Ticket,
     /// Why nothing is committed any more.
     ended: Option<String>,
+    /// Nobody can take a failure for an answer any more.
+    is_released: bool,
 }
 
 impl Commits {
@@ -44,9 +46,7 @@ impl Commits {
             if state.applied >= ticket {
                 return Ok(());
             }
-            if let Some(why) = &state.ended {
-                return Err(LogError::Broken(why.clone()));
-            }
+            state.check()?;
             self.changed.wait(state);
         }
     }
@@ -57,9 +57,7 @@ impl Commits {
         frame.encode(&mut bytes);
         let ticket = {
             let state = &mut *self.state.lock();
-            if let Some(why) = &state.ended {
-                return Err(LogError::Broken(why.clone()));
-            }
+            state.check()?;
             state.waiting.push(bytes.into());
             state.last.0 += 1;
             state.last
@@ -79,10 +77,27 @@ impl Commits {
         self.changed.notify_all();
     }
 
-    /// Nothing is committed any more. Those who wait get the reason.
+    /// Nothing is committed any more. Those who wait go on waiting until they are
+    /// [released](Self::release): what they wrote may be in the shared log or not, and a client of this
+    /// broker would take the failure for an answer.
     pub fn end(&self, why: &str) {
         self.state.lock().ended.get_or_insert_with(|| why.to_owned());
         self.changed.notify_all();
+    }
+
+    /// Those who wait when nothing is committed any more get the reason.
+    pub fn release(&self) {
+        self.state.lock().is_released = true;
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<(), LogError> {
+        match &self.ended {
+            Some(why) if self.is_released => Err(LogError::Broken(why.clone())),
+            _ => Ok(()),
+        }
     }
 }
 

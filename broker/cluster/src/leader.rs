@@ -129,6 +129,7 @@ impl Leader {
     /// Leaves after everything that was taken. What waits is refused.
     pub fn leave(&mut self) {
         self.commits.end("this broker leads no longer");
+        self.commits.release();
         self.writer.leave();
     }
 

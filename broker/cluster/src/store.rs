@@ -98,6 +98,10 @@ impl Store for ReplicatedStore {
         self.local.scratch_file(group)
     }
 
+    fn end_waits(&self) {
+        self.commits.release();
+    }
+
     fn close(&self) -> io::Result<()> {
         self.replica.lock().close_store().map_err(io::Error::other)
     }

@@ -289,7 +289,8 @@ impl Leading {
     fn pump(&mut self, engine: &mut Engine) {
         loop {
             if self.leader.ended().is_some() {
-                return self.commits.end("deposed");
+                self.commits.end("deposed");
+                return self.commits.release();
             }
             if let Some(slot) = self.leader.read_from() {
                 match engine.get(slot) {

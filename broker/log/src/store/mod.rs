@@ -100,6 +100,10 @@ pub trait Store: Debug + Send + Sync {
     /// A file of a group that ends with the process.
     fn scratch_file(&self, group: &GroupName) -> ScratchFile;
 
+    /// Calls that wait for other machines in vain may fail from now on: no client is left that could take
+    /// the failure for an answer.
+    fn end_waits(&self) {}
+
     /// Records where the logs ended that were closed. Call it once, after they were.
     fn close(&self) -> io::Result<()>;
 }
