@@ -158,7 +158,9 @@ async fn dispatch(cmd: Cmd, started: Option<StartContext>) -> Result<(), Failure
     match cmd {
         Cmd::Up(args) => commands::up::run(args, started()).await,
         Cmd::Broker(args) => commands::broker::run(args, started()).await,
-        Cmd::Crawl(args) => commands::crawl::run(args).await,
+        #[cfg(feature = "cluster")]
+        Cmd::Cluster(what) => commands::cluster::run(what).await,
+        Cmd::Crawl(args) => Box::pin(commands::crawl::run(args)).await,
         Cmd::Pub(args) => commands::publish::run(args).await,
         Cmd::Sub(args) => commands::subscribe::run(args).await,
         Cmd::Topic(args) => commands::topic::run(args).await,

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 
 /// A feature, whether this build has it, and what it adds to the command line.
-const NAMES: [(&str, bool, &[&str]); 5] = [
+const NAMES: [(&str, bool, &[&str]); 6] = [
     ("bench", cfg!(feature = "bench"), &["bench"]),
+    ("cluster", cfg!(feature = "cluster"), &["cluster", "--cluster"]),
     ("hub", cfg!(feature = "hub"), &["--hub"]),
     ("postgres", cfg!(feature = "postgres"), &["--postgres"]),
     ("top", cfg!(feature = "top"), &["top"]),

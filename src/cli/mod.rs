@@ -16,6 +16,8 @@ use crate::client::broker_message;
 use crate::client::manage::OutputFlags;
 #[cfg(feature = "_zmq")]
 use crate::commands::bridge::Bridge;
+#[cfg(feature = "cluster")]
+use crate::commands::cluster::Cluster;
 use crate::commands::completions::names::LastWord;
 use crate::commands::config::Config;
 use crate::commands::context::ContextCommand;
@@ -111,6 +113,10 @@ pub(crate) enum Cmd {
     Up(commands::up::UpArgs),
     /// Run only the broker
     Broker(commands::broker::BrokerArgs),
+    /// Several brokers on machines of their own, with a shared log in NATS
+    #[cfg(feature = "cluster")]
+    #[command(subcommand)]
+    Cluster(Cluster),
     /// Crawl URLs as a job, or fetch for a broker until stopped
     Crawl(commands::crawl::CrawlArgs),
     /// Publish the arguments, or the lines of standard input

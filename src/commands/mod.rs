@@ -7,6 +7,8 @@ pub(crate) mod bench;
 #[cfg(feature = "_zmq")]
 pub(crate) mod bridge;
 pub(crate) mod broker;
+#[cfg(feature = "cluster")]
+pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod context;

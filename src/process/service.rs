@@ -80,6 +80,19 @@ impl Service {
         Ok((Self { hangups, started_with, last_read, read_config, watchdog }, sockets))
     }
 
+    /// Sends watchdog messages while there is no broker. Never ends.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn keep_alive(&self) -> impl Future<Output = ()> + Send + use<> {
+        let watchdog = self.watchdog;
+        async move {
+            let Some(time) = watchdog else { return future::pending().await };
+            loop {
+                notify(&[NotifyState::Watchdog]);
+                sleep(time / 2).await;
+            }
+        }
+    }
+
     /// Reloads the configuration on SIGHUP, and sends watchdog messages while the broker answers.
     /// Never ends.
     pub(crate) async fn run(&mut self, broker: &Broker) {

@@ -25,6 +25,9 @@ const REPORTS_MAX: usize = 1024;
 /// The shortest time between two batches of printed pages, which is faster than people read.
 const REPORTS_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The file in the data directory of a broker of a community.
+pub(crate) const COPY_FILE: &str = "cluster";
+
 /// The time limit of a stop as a whole. Most stops are much faster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StopTimeout(pub(crate) Duration);
@@ -78,10 +81,23 @@ pub(crate) async fn start_broker_on(
     sockets: Sockets,
 ) -> Result<Broker, Failure> {
     let listen = config.listen;
+    check_is_no_copy(&config)?;
     Broker::start_on(config, sockets).await.map_err(|error| match error {
         StartError::AddrInUse { address } if address != listen => start_failure(error, "--http"),
         error => start_failure(error, "--listen"),
     })
+}
+
+/// Refuses the data of a broker of a community, which would no longer be a copy.
+fn check_is_no_copy(config: &BrokerConfig) -> Result<(), Failure> {
+    let Some(data) = config.data.as_deref().filter(|data| data.join(COPY_FILE).exists()) else {
+        return Ok(());
+    };
+    let data = data.display();
+    Err(Failure::failed(format!(
+        "{data} belongs to a broker of a community; start it with --cluster, or make it a broker of \
+         its own with `tidings cluster leave --data {data}`"
+    )))
 }
 
 /// Binds a socket at the address that this flag sets.
@@ -90,7 +106,7 @@ pub(crate) fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Failu
 }
 
 /// The failure of a start, where `flag` sets the address that is in use.
-fn start_failure(error: StartError, flag: &str) -> Failure {
+pub(crate) fn start_failure(error: StartError, flag: &str) -> Failure {
     match error {
         StartError::AddrInUse { address } => {
             let or_off = if flag == "--http" { ", or --http off" } else { "" };

@@ -14,6 +14,8 @@ pub(crate) mod hub;
 #[cfg(feature = "hub")]
 pub(crate) mod hub_operations;
 pub(crate) mod identity;
+#[cfg(feature = "cluster")]
+pub(crate) mod nats;
 pub(crate) mod operations;
 pub(crate) mod optional;
 pub(crate) mod outgoing;

@@ -364,6 +364,20 @@ impl ServerFlags {
         tables.into_iter().chain(checks.into_iter().filter_map(Result::err)).collect()
     }
 
+    /// Refuses services whose state is only on this machine.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn check_no_state(&self) -> Result<(), Failure> {
+        let public = self.http.public_url.as_ref();
+        let text = if !self.optional.receivers(public)?.is_empty() {
+            "--hub keeps its subscribers on one machine; run the hub on a broker without --cluster"
+        } else if self.http.websub.is_on(public) {
+            "--public-url subscribes to hubs, which a broker with --cluster cannot; add --no-websub"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::Usage(text.to_owned()))
+    }
+
     /// [`AccessFlags::check_exposure`]
     pub(crate) fn check_exposure(
         &self,

@@ -46,6 +46,12 @@ fn parse_lease(text: &str) -> Result<Duration, String> {
 }
 
 impl WebSubFlags {
+    /// Whether there are subscriptions.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_on(&self, public_url: Option<&PublicUrl>) -> bool {
+        public_url.is_some() && !self.no_websub
+    }
+
     /// Opens the subscriptions, if they are on, and adds their receiver to `http`.
     pub(crate) fn open(
         &self,

@@ -1,5 +1,8 @@
 //! `tidings broker`: only the broker. Crawlers, publishers and subscribers are other processes.
 
+#[cfg(feature = "cluster")]
+mod cluster;
+
 use std::mem;
 use std::path::Path;
 
@@ -7,6 +10,8 @@ use clap::Args;
 use tidings_broker::BrokerConfig;
 use tidings_documents::tracking::TrackingParams;
 
+#[cfg(feature = "cluster")]
+use self::cluster::ClusterFlags;
 use crate::flags::DataFlag;
 use crate::process::privileges::ServerResources;
 use crate::process::service::{self, Service, StartContext};
@@ -40,7 +45,11 @@ pub(crate) struct BrokerArgs {
     pub(crate) data: DataFlag,
 
     #[command(flatten)]
-    outgoing: OutgoingFlags,
+    pub(crate) outgoing: OutgoingFlags,
+
+    #[cfg(feature = "cluster")]
+    #[command(flatten)]
+    pub(crate) cluster: Box<ClusterFlags>,
 }
 
 impl BrokerArgs {
@@ -59,12 +68,18 @@ impl BrokerArgs {
     /// The paths that the process uses.
     pub(crate) fn resources<'a>(&'a self, config: Option<&'a Path>) -> ServerResources<'a> {
         let inputs = config.into_iter().chain(self.outgoing.identity.key_file());
+        #[cfg(feature = "cluster")]
+        let inputs = inputs.chain(self.cluster.servers.files());
         self.server.resources(&self.data, inputs, Vec::new(), false)
     }
 }
 
 /// Runs until SIGINT or SIGTERM.
 pub(crate) async fn run(args: BrokerArgs, mut started: StartContext) -> Result<(), Failure> {
+    #[cfg(feature = "cluster")]
+    if args.cluster.is_set() {
+        return Box::pin(cluster::run(&args, started)).await;
+    }
     let stop = stop_on_signal()?;
     let shown = mem::take(&mut started.shown);
     let (mut service, sockets) = Service::new(started)?;
