@@ -10,6 +10,7 @@
 )]
 
 mod access;
+mod cluster;
 mod connectors;
 mod crawl;
 mod dashboard;

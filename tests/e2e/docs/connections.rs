@@ -16,6 +16,8 @@ const CALLS: [(&[&str], &[&str]); 3] = [
             "protocol/client/src/connection/dial.rs",
             // Whether the broker's HTTP listens.
             "src/commands/dashboard.rs",
+            // To a broker of the same community.
+            "src/commands/broker/cluster/relay.rs",
             // To the ZeroMQ endpoint that the operator named.
             "connectors/src/zmq/reachability.rs",
             // The address that the broker of this folder wrote, and sends nothing.

@@ -8,3 +8,4 @@ mod internet;
 pub(crate) mod links;
 mod modules;
 pub(crate) mod pages;
+mod several_machines;

@@ -8,6 +8,7 @@ pub(crate) mod hub_site;
 pub(crate) mod line_connection;
 pub(crate) mod named_hosts;
 pub(crate) mod namespace;
+pub(crate) mod nats;
 pub(crate) mod nc;
 pub(crate) mod nginx;
 pub(crate) mod openssl;
