@@ -83,8 +83,8 @@ impl fmt::Display for Listen {
 }
 
 /// The address of a broker and the security of connections to it: `HOST:PORT`, a host alone (the
-/// default port), a port alone (on this machine), or `unix:PATH`. The host is resolved when
-/// connecting.
+/// default port), a port alone (on this machine), several of these with commas between them, or
+/// `unix:PATH`. The host is resolved when connecting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BrokerAddress {
     text: String,
@@ -156,6 +156,10 @@ impl FromStr for BrokerAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains(',') && !text.starts_with(UNIX_PREFIX) {
+            let addresses = text.split(',').map(|one| one.parse::<Self>().map(|one| one.text));
+            return Ok(Self::plain(addresses.collect::<Result<Vec<_>, _>>()?.join(",")));
+        }
         if text.strip_prefix(UNIX_PREFIX).is_some_and(|path| !path.is_empty())
             || text.parse::<SocketAddr>().is_ok()
         {
@@ -286,7 +290,8 @@ mod tests {
         assert_eq!(shown("[::1]:7").unwrap(), "[::1]:7");
         assert_eq!(shown("7").unwrap(), "127.0.0.1:7");
         assert_eq!(shown("unix:/run/a b").unwrap(), "unix:/run/a b");
-        for wrong in ["", ":", "unix:", "a b", "host:port", "host:70000", "http://host:7"] {
+        assert_eq!(shown("n1,n2:7,::1").unwrap(), "n1:12345,n2:7,[::1]:12345");
+        for wrong in ["", ":", "unix:", "a b", "host:port", "host:70000", "http://host:7", "a,,b"] {
             assert!(shown(wrong).is_err(), "{wrong}");
         }
     }

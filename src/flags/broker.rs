@@ -146,7 +146,7 @@ macro_rules! parse_as {
         impl Args for $flag {
             fn augment_args(command: Command) -> Command {
                 let help = concat!(
-                    "Address of the broker: HOST:PORT or unix:PATH [default: ",
+                    "Address of the broker: HOST:PORT, several with commas, or unix:PATH [default: ",
                     $default,
                     "]"
                 );

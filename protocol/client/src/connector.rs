@@ -51,7 +51,7 @@ pub struct Connector {
 partial_debug!(Connector { address });
 
 impl Connector {
-    /// Connections to `HOST:PORT` or `unix:PATH`.
+    /// Connections to an address as [`connect`] takes it.
     pub fn new(address: impl Into<String>, options: ClientOptions) -> Self {
         Self {
             address: address.into(),
@@ -183,6 +183,9 @@ impl Connector {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use socket2::{Domain, Socket, Type};
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
@@ -215,6 +218,31 @@ mod tests {
             }
         }
         assert_eq!(closed, 3);
+    }
+
+    #[tokio::test]
+    async fn the_first_of_several_addresses_that_answers_is_taken() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let answers = listener.local_addr().unwrap().to_string();
+        // Nobody accepts there, and its queue is full: a connection attempt has no answer.
+        let full = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        full.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        full.listen(0).unwrap();
+        let full = full.local_addr().unwrap().as_socket().unwrap();
+        let wait = Duration::from_millis(100);
+        let _queued: Vec<_> =
+            std::iter::from_fn(|| std::net::TcpStream::connect_timeout(&full, wait).ok()).collect();
+        for first in ["127.0.0.1:1".to_owned(), full.to_string()] {
+            let addresses = format!("{first},{answers}");
+            let mut connector = Connector::new(addresses, ClientOptions::default());
+            let accepted = async { drop(listener.accept().await.unwrap()) };
+            let ((), connected) = tokio::join!(accepted, connector.connect());
+            let error = connected.unwrap_err();
+            assert!(matches!(error, ClientError::Closed(_)), "{first}: {error}");
+        }
+        let mut nowhere = Connector::new("127.0.0.1:1,127.0.0.1:2", ClientOptions::default());
+        let error = nowhere.connect().await.unwrap_err().to_string();
+        assert!(error.contains("127.0.0.1:2"), "{error}");
     }
 
     #[test]

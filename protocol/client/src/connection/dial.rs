@@ -1,6 +1,9 @@
 //! Opens connections to a broker: over TCP, with or without TLS, or to a unix socket.
 
+#![expect(clippy::disallowed_methods, reason = "tries several addresses")]
+
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +21,8 @@ use socket2::{SockRef, TcpKeepalive};
 use tidings_protocol::{ALPN, Token};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 
 use crate::error::ClientError;
@@ -76,8 +81,40 @@ impl TokenSource {
 type BoxedReader = Box<dyn AsyncRead + Unpin + Send>;
 type BoxedWriter = Box<dyn AsyncWrite + Unpin + Send>;
 
-/// The two halves of a connection to `HOST:PORT` or `unix:PATH`; the latter never has TLS.
+/// How long one of several addresses may take before the next one is tried beside it.
+const NEXT_AFTER: Duration = Duration::from_secs(1);
+
+/// The two halves of a connection to the first of these addresses that answers; with commas between
+/// them. The error is that of the last one.
 pub(super) async fn dial(
+    addresses: &str,
+    security: &Security,
+) -> Result<(BoxedReader, BoxedWriter), ClientError> {
+    if addresses.starts_with(UNIX_PREFIX) || !addresses.contains(',') {
+        return dial_one(addresses, security).await;
+    }
+    let mut left = addresses.split(',').peekable();
+    let mut tried = JoinSet::new();
+    loop {
+        if let Some(address) = left.next() {
+            let (address, security) = (address.to_owned(), security.clone());
+            tried.spawn(async move { dial_one(&address, &security).await });
+        }
+        let is_last = left.peek().is_none();
+        tokio::select! {
+            Some(dialled) = tried.join_next() => match dialled {
+                Err(error) => resume_unwind(error.into_panic()),
+                Ok(Ok(halves)) => return Ok(halves),
+                Ok(Err(error)) if is_last && tried.is_empty() => return Err(error),
+                Ok(Err(_)) => {}
+            },
+            () = sleep(NEXT_AFTER), if !is_last => {}
+        }
+    }
+}
+
+/// The two halves of a connection to `HOST:PORT` or `unix:PATH`; the latter never has TLS.
+async fn dial_one(
     address: &str,
     Security { tls, token }: &Security,
 ) -> Result<(BoxedReader, BoxedWriter), ClientError> {

@@ -112,7 +112,8 @@ pub enum Delivery {
     Notice(ProtocolError),
 }
 
-/// Connects to `HOST:PORT` or `unix:PATH`, sends `HELLO`, and waits for its answer.
+/// Connects to `HOST:PORT`, or to the first of several that answers, with commas between them, or to
+/// `unix:PATH`. Sends `HELLO`, and waits for its answer.
 ///
 /// What arrives before that answer is meant for peers, and is dropped.
 pub async fn connect(
