@@ -17,7 +17,7 @@ use crate::services::nats;
 use crate::terminal::failure::Failure;
 use crate::terminal::output::Console;
 
-const ELECTION_MAX: Duration = Duration::from_secs(10);
+const ELECTION_MAX: Duration = Duration::from_secs(30);
 
 const AGAIN: Duration = Duration::from_millis(500);
 

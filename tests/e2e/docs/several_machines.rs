@@ -107,6 +107,10 @@ impl Machines {
         self.commands += 1;
         let marker = format!("-- command {} is done: ", self.commands);
         self.shell.write(format!("{machine} {command}\n"));
+        if command.contains("nats-server") {
+            let wait = "until grep --quiet 'Server is ready' nats.log; do sleep 0.1; done";
+            self.shell.write(format!("{machine} {wait}\n"));
+        }
         let shown_at = self.shell.wait_for_lines_in_order(self.printed_lines, shown, is_same_shape);
         self.shell.write(format!("{machine} echo \"{marker}$status\"\n"));
         let line = self.shell.wait_for_line_with(&marker);
