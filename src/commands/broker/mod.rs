@@ -62,7 +62,10 @@ impl BrokerArgs {
     /// [`ServerFlags::problems`], with those of its requests.
     pub(crate) fn problems(&self) -> Vec<Failure> {
         let own = self.outgoing.identity.check().err();
-        own.into_iter().chain(self.server.problems(&self.data)).collect()
+        let own = own.into_iter().chain(self.server.problems(&self.data));
+        #[cfg(feature = "cluster")]
+        let own = own.chain(self.cluster.problem());
+        own.collect()
     }
 
     /// The paths that the process uses.

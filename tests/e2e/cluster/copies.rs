@@ -99,13 +99,14 @@ fn lines(at: usize, first: usize) -> Vec<String> {
     (first..first + LINES).map(|number| format!("http://h{at}.example/{number}\n")).collect()
 }
 
-/// A publisher at a broker, which reconnects when that one is away.
+/// A publisher that prefers one broker, and may use all.
 #[track_caller]
 fn publish(community: &Community, at: usize) -> Process {
-    let (topic, member) = (format!("t{at}"), &community.brokers[at]);
-    let address = member.address.to_string();
-    let words = ["pub", &topic, "--broker", &address, "--retry", "10m"];
-    Process::start(&mut tidings_command(member.folder.path(), words))
+    let topic = format!("t{at}");
+    let addresses: Vec<_> =
+        (at..at + 3).map(|at| community.brokers[at % 3].address.to_string()).collect();
+    let words = ["pub", &topic, "--broker", &addresses.join(","), "--retry", "10m"];
+    Process::start(&mut tidings_command(community.brokers[at].folder.path(), words))
 }
 
 /// Injects a fault, and waits until one broker leads and all run.

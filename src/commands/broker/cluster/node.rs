@@ -76,6 +76,11 @@ impl ClusterFlags {
         !self.servers.cluster.is_empty()
     }
 
+    /// What is wrong with the flags, if they are set.
+    pub(crate) fn problem(&self) -> Option<Failure> {
+        self.names().err().filter(|_| self.is_set())
+    }
+
     fn names(&self) -> Result<(&Name, &Name, SocketAddr), Failure> {
         let missing = |flag: &str| Failure::Usage(format!("--cluster needs {flag}"));
         let community = self.community.as_ref().ok_or_else(|| missing("--community NAME"))?;
