@@ -18,7 +18,7 @@ use tidings_cluster::{
 use tidings_documents::tracking::TrackingParams;
 use tidings_jetstream::{Said, send};
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{interval, timeout};
 
 use super::node::{Node, Won, milliseconds};
@@ -54,6 +54,15 @@ enum End {
 /// Leads until another broker does, or this one shall not.
 pub(super) async fn lead(node: &mut Node<'_>, won: Won) -> Result<(), Failure> {
     let Won { candidacy, moment } = won;
+    let epoch = candidacy.attempt.slot;
+    // From now on, as it may take a while to open what is stored.
+    node.status.set_leads(epoch);
+    let mut answers = JoinSet::new();
+    answers.spawn({
+        let stream = node.stream.clone();
+        // A leader that cannot be asked still says that it lives.
+        async move { drop(stream.answer_as_leader().await) }
+    });
     let replica = node.open_replica()?;
     let (wake, leaves) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
     let commits = {
@@ -68,7 +77,6 @@ pub(super) async fn lead(node: &mut Node<'_>, won: Won) -> Result<(), Failure> {
         Arc::clone(&commits),
     )
     .map_err(|error| Failure::failed(error.to_string()))?;
-    let epoch = candidacy.attempt.slot;
     let mut sender = tokio::spawn({
         let (stream, wake, commits) =
             (node.stream.clone(), Arc::clone(&wake), Arc::clone(&commits));
@@ -103,9 +111,9 @@ pub(super) async fn lead(node: &mut Node<'_>, won: Won) -> Result<(), Failure> {
     };
     tracing::info!(epoch = epoch.0, "this broker leads");
     let checkpoints = Checkpoints::begin(Arc::clone(&replica), Arc::clone(&node.status));
-    node.status.set_leads(epoch);
     let end = serve(node, &broker, epoch, &replica, &mut sender).await;
 
+    drop(answers);
     node.status.set_leads(Slot(0));
     node.status.set_well(true);
     node.entry.lock().take();
@@ -193,12 +201,6 @@ async fn serve(
         }
     };
     tokio::pin!(well);
-    let others = async {
-        // Whether this broker can be asked changes nothing for it.
-        let _ = stream.answer_as_leader().await;
-        std::future::pending::<()>().await;
-    };
-    tokio::pin!(others);
     let reloads = service.run(broker);
     tokio::pin!(reloads);
     let principals = args.server.access.watch_principals(broker, &args.data.data);
@@ -249,7 +251,6 @@ async fn serve(
                 }
             }
             () = &mut well => {}
-            () = &mut others => {}
             () = &mut reloads => {}
             () = &mut principals => {}
         }
