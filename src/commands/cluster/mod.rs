@@ -30,9 +30,9 @@ Exit codes: 0 success; 1 failure, or it exists; 2 wrong usage.";
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum Cluster {
-    /// Make a community, whose brokers are yet to be started
+    /// Make a community; its brokers are started afterwards
     Create(create::CreateArgs),
-    /// Show the brokers of a community: who leads, and who is behind
+    /// Show the brokers of a community: which one leads, and which are behind
     Status(status::StatusArgs),
     /// Let another broker lead
     StepDown(CommunityArgs),
