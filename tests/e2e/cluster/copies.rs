@@ -77,7 +77,15 @@ fn what_is_confirmed_is_in_every_copy_once() {
             })
         })
         .collect();
-    assert!(copies.windows(2).all(|two| two[0] == two[1]), "the copies differ");
+    for (at, copy) in copies.iter().enumerate() {
+        for (topic, (found, expected)) in copy.iter().zip(&copies[0]).enumerate() {
+            let counts = (found.len(), expected.len());
+            assert!(
+                found == expected,
+                "t{topic} of n{at} differs from that of n0: {counts:?} lines"
+            );
+        }
+    }
     for (at, found) in copies[0].iter().enumerate() {
         let sent = (0..sent / LINES).flat_map(|part| lines(at, part * LINES));
         let mut expected: Vec<_> = sent.map(|line| line.trim_end().to_owned()).collect();
